@@ -69,6 +69,8 @@ class Control {
         std::function<void(const Finding&)> condemned{};
         // A neighbour has left the job in order, so no cause will come from it.
         std::function<void(int rank)> left{};
+        // A neighbour is silent, and is judged at that time at the latest; zero: none is any more.
+        std::function<void(Clock::time_point until)> doubted{};
         // The other ranks count this one as dead, as rank `by` has found.
         std::function<void(int by, const std::string& why)> expelled{};
         // The collective of that number, or the last one, if it is known.
@@ -268,6 +270,7 @@ class Control {
     std::map<int, Neighbour> neighbours_;
     std::map<Meeting, std::unique_ptr<Transport>> control_transports_;
     std::vector<Notice> unbegun_;  // collectives that this rank has not begun
+    Clock::time_point in_doubt_until_{};
     Clock::time_point next_comparison_{};
     Clock::time_point next_call_on_missing_{};
     Clock::time_point next_publication_{};

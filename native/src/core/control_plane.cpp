@@ -138,6 +138,12 @@ void Control::progress_control_plane() {
     }
     std::vector<Notice> news;
     monitor_->progress(news);
+    if (const auto until = monitor_->in_doubt_until(); until != in_doubt_until_) {
+        in_doubt_until_ = until;
+        for (auto& [id, group] : groups_) {
+            if (id != control_id_) group.events.doubted(until);
+        }
+    }
     for (const Notice& notice : news) {
         for (auto& [id, group] : groups_) {
             if (id != control_id_) on_notice(group, notice);

@@ -65,6 +65,8 @@ class Executor {
     void retire();
     const InFlight& oldest() const { return *under_way_.front(); }
     std::size_t under_way() const { return under_way_.size(); }
+    // Of the oldest operation, once it has waited.
+    Clock::time_point deadline() const { return timed_ ? vigil_.deadline().at() : Clock::time_point::max(); }
     // Whether the test holds for one of the operations in progress.
     bool any_of(FunctionRef<bool(const InFlight&)> test) const {
         return std::any_of(under_way_.begin(), under_way_.end(), [&](const auto& one) { return test(*one); });

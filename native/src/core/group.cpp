@@ -209,7 +209,9 @@ Error Group::first_cause(const Error& error) {
     const bool is_own = error.kind() == ErrorKind::aborted || error.kind() == ErrorKind::interrupted;
     if (is_own || !health_.is_watched()) return error;
     // A peer that is gone may have given up because of another one: that is on its way.
-    if (error.kind() == ErrorKind::peer_lost) health_.wait_for_cause(error.ranks(), cause_takes);
+    if (error.kind() == ErrorKind::peer_lost) {
+        health_.wait_for_cause(error.ranks(), cause_takes, executor_.deadline());
+    }
     const Cause* const cause = health_.cause();
     if (cause == nullptr) return error;
     return cause->error(executor_.under_way() > 0 ? &executor_.oldest().request().call : nullptr);

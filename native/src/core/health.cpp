@@ -41,17 +41,29 @@ void Health::condemn(Cause cause) {
     ring_();
 }
 
-void Health::wait_for_cause(const std::vector<int>& gone, std::chrono::nanoseconds timeout) {
+void Health::wait_for_cause(const std::vector<int>& gone, std::chrono::nanoseconds timeout,
+                            Clock::time_point deadline) {
+    const auto has_left = [&](int rank) { return left_.contains(rank); };
+    const auto on_its_way_until = Clock::now() + timeout;
     std::unique_lock lock(mutex_);
-    found_.wait_for(lock, timeout, [&] {
-        const auto has_left = [&](int rank) { return left_.contains(rank); };
-        return cause_.has_value() || std::ranges::all_of(gone, has_left);
-    });
+    while (!cause_) {
+        const auto silence_until = std::min(in_doubt_until_, deadline);
+        const bool is_expected = !std::ranges::all_of(gone, has_left);
+        const auto until = is_expected ? std::max(on_its_way_until, silence_until) : silence_until;
+        if (Clock::now() >= until) return;
+        found_.wait_until(lock, until);
+    }
 }
 
 void Health::note_left(int rank) {
     const std::lock_guard lock(mutex_);
     left_.insert(rank);
+    found_.notify_all();
+}
+
+void Health::note_doubt(Clock::time_point until) {
+    const std::lock_guard lock(mutex_);
+    in_doubt_until_ = until;
     found_.notify_all();
 }
 

@@ -73,13 +73,17 @@ class Health {
     void add_late(std::uint64_t sequence, int rank);
     // That rank has left in order.
     void note_left(int rank);
+    // Some rank is silent: at that time at the latest it is heard of again, or counts as dead. Zero: none is.
+    void note_doubt(Clock::time_point until);
 
     // --- for the thread that runs operations
     bool is_watched() const { return reports_.stalled != nullptr; }
     bool is_condemned() const { return condemned_.load(std::memory_order_acquire); }
     // Wait until there is a cause for which `gone` may have given up, up to `timeout`. If they have left in
-    // order, there is none.
-    void wait_for_cause(const std::vector<int>& gone, std::chrono::nanoseconds timeout);
+    // order, there is none. While a rank is in doubt, that may be the cause: they have waited for it longer
+    // than this rank. So wait until it is judged, but no longer than until `deadline`.
+    void wait_for_cause(const std::vector<int>& gone, std::chrono::nanoseconds timeout,
+                        Clock::time_point deadline);
     // Null if there is none.
     const Cause* cause() const { return is_condemned() ? &*cause_ : nullptr; }
     const Reports& reports() const { return reports_; }
@@ -99,6 +103,7 @@ class Health {
     std::uint64_t sequence_ = 0;  // the collective of which `late_` speaks
     std::set<int> late_;
     std::set<int> left_;
+    Clock::time_point in_doubt_until_{};
 };
 
 }  // namespace collectives

@@ -29,6 +29,7 @@ void Links::watch_over(Control::Events& events) {
             cause.text += "; " + name(finding.by) + " has reported it";
         health_.condemn(std::move(cause));
     };
+    events.doubted = [this](Clock::time_point until) { health_.note_doubt(until); };
     events.left = [this](int rank) { health_.note_left(rank); };
     events.expelled = [this](int by, const std::string& why) {
         const std::string who = by < 0 ? "another rank" : name(by);

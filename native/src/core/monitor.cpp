@@ -18,7 +18,7 @@ namespace {
 // The control thread is late by less on a busy machine; if it is late by more, this process did not run.
 constexpr auto absence = 500ms;
 constexpr std::size_t most_lasting = 64;
-// Of all neighbours: then it is this rank that does not hear.
+// A neighbour that has missed so many is in doubt.
 constexpr int missed_beats = 2;
 constexpr std::size_t read_at_once = 16 << 10;
 
@@ -51,6 +51,16 @@ Clock::time_point Monitor::due() const {
         soonest = std::min({soonest, next_beat_, neighbour.heard + heartbeats_.limit});
     }
     return soonest;
+}
+
+Clock::time_point Monitor::in_doubt_until() const {
+    const auto silent_since = Clock::now() - missed_beats * heartbeats_.interval;
+    Clock::time_point latest{};
+    for (const auto& [number, neighbour] : neighbours_) {
+        if (neighbour.is_local || neighbour.state > State::linked || neighbour.heard > silent_since) continue;
+        latest = std::max(latest, neighbour.heard + heartbeats_.limit + heartbeats_.interval);
+    }
+    return latest;
 }
 
 void Monitor::adopt(int neighbour, UniqueFd socket) {
@@ -277,7 +287,7 @@ void Monitor::judge(Clock::time_point now) {
     for (const auto& [number, neighbour] : neighbours_) {
         if (neighbour.is_local || neighbour.state > State::linked) continue;
         if (now - neighbour.heard >= heartbeats_.limit) silent.push_back(number);
-        hears_anyone = hears_anyone || now - neighbour.heard < missed_beats * heartbeats_.interval;
+        hears_anyone = hears_anyone || now - neighbour.heard < heartbeats_.limit / 2;
     }
     for (const int number : silent) {
         const Neighbour& neighbour = neighbours_.at(number);

@@ -4,8 +4,9 @@
 // all ranks learn of a death by a notice, which every rank forwards once. A neighbour is dead if its
 // connection ends before it has said that it leaves, or if nothing was heard of it for `limit`. Time in which
 // this process did not run (it was stopped, or the machine was suspended) counts against nobody: what has
-// arrived meanwhile is read before anyone is judged. A rank that hears none of several neighbours may be cut
-// off itself: it sends no notice, and the one that it reports here has the number 0.
+// arrived meanwhile is read before anyone is judged. A rank that has heard none of several neighbours for
+// half of the limit may be cut off itself: it sends no notice, and the one that it reports here has the
+// number 0.
 #pragma once
 
 #include <chrono>
@@ -63,6 +64,9 @@ class Monitor {
     void progress(std::vector<Notice>& news);
     // Tell the neighbours that this rank leaves the job in order, and close all links.
     void leave();
+
+    // When all neighbours that have missed some heartbeats are judged at the latest; zero if none has.
+    Clock::time_point in_doubt_until() const;
 
     // What a rank that joins now has to know: deaths and broken communicators, oldest first.
     const std::deque<Notice>& lasting() const { return lasting_; }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <thread>
 
 #include "core/health.hpp"
 #include "core/vigil.hpp"
@@ -60,10 +61,41 @@ TEST_CASE("nobody waits for the cause of ranks that have left in order") {
     Watched one;
     one.health.note_left(1);
     const auto began = Clock::now();
-    one.health.wait_for_cause({1}, 10s);
+    one.health.wait_for_cause({1}, 10s, Clock::time_point::max());
     CHECK(Clock::now() - began < 5s);
-    one.health.wait_for_cause({1, 2}, 20ms);
+    one.health.wait_for_cause({1, 2}, 20ms, Clock::time_point::max());
     CHECK(Clock::now() - began >= 20ms);
+}
+
+TEST_CASE("while a rank is silent, it may be the cause for which others have left") {
+    Watched one;
+    one.health.note_left(1);
+    one.health.note_doubt(Clock::now() + 10s);
+    std::thread judging([&] {
+        std::this_thread::sleep_for(50ms);
+        one.health.condemn({.kind = ErrorKind::peer_lost, .ranks = {2}});
+    });
+    one.health.wait_for_cause({1}, 10ms, Clock::time_point::max());
+    judging.join();
+    REQUIRE(one.health.cause() != nullptr);
+    CHECK(one.health.cause()->ranks == std::vector{2});
+}
+
+TEST_CASE("a wait for the cause ends when the silent rank is heard of, or at the deadline") {
+    Watched one;
+    const auto began = Clock::now();
+    one.health.note_left(1);
+    one.health.note_doubt(began + 20s);
+    one.health.wait_for_cause({1}, 10ms, began + 50ms);
+    CHECK(Clock::now() - began >= 50ms);
+    std::thread hearing([&] {
+        std::this_thread::sleep_for(50ms);
+        one.health.note_doubt({});
+    });
+    one.health.wait_for_cause({1}, 10ms, Clock::time_point::max());
+    hearing.join();
+    CHECK(Clock::now() - began < 10s);
+    CHECK(one.health.cause() == nullptr);
 }
 
 TEST_CASE("which waits a loss ends, and when") {

@@ -183,6 +183,51 @@ TEST_CASE("a rank that hears none of its neighbours tells nobody that they are d
     }
 }
 
+TEST_CASE("a neighbour that misses heartbeats is in doubt until it is heard again, or judged") {
+    Watched one({.interval = 20ms, .limit = 400ms});
+    CHECK(one.monitor.in_doubt_until() == Clock::time_point{});
+    const auto began = Clock::now();
+    while (one.monitor.in_doubt_until() == Clock::time_point{} && Clock::now() - began < 300ms) {
+        CHECK(one.progress().empty());
+        std::this_thread::sleep_for(5ms);
+    }
+    CHECK(one.monitor.in_doubt_until() >= began + 300ms);
+    CHECK(one.monitor.in_doubt_until() <= Clock::now() + 420ms);
+    one.send({.kind = Notice::Kind::beat, .origin = 1});
+    CHECK(one.progress().empty());
+    CHECK(one.monitor.in_doubt_until() == Clock::time_point{});
+    while (one.progress().empty() && Clock::now() - began < 5s) std::this_thread::sleep_for(5ms);
+    CHECK(one.monitor.in_doubt_until() == Clock::time_point{});  // it counts as dead
+}
+
+TEST_CASE("a rank that has heard one neighbour for half of the limit is not cut off") {
+    Monitor monitor(0, 4, {{1, false}, {3, false}}, nobody, {.interval = 20ms, .limit = 600ms});
+    std::vector<UniqueFd> others;
+    for (const int neighbour : {1, 3}) {
+        std::array<int, 2> ends{};
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0);
+        others.emplace_back(ends[1]);
+        monitor.adopt(neighbour, UniqueFd(ends[0]));
+    }
+    const auto began = Clock::now();
+    std::vector<Notice> news;
+    bool has_beaten = false;
+    while (news.empty() && Clock::now() - began < 2s) {
+        // One heartbeat of rank 3, late: many intervals pass after it.
+        if (!has_beaten && Clock::now() - began > 450ms) {
+            const auto bytes = encode({.kind = Notice::Kind::beat, .origin = 3});
+            REQUIRE(::send(others[1].get(), bytes.data(), bytes.size(), 0) ==
+                    static_cast<ssize_t>(bytes.size()));
+            has_beaten = true;
+        }
+        monitor.progress(news);
+        std::this_thread::sleep_for(5ms);
+    }
+    REQUIRE(news.size() == 1);
+    CHECK(news[0].subject == 1);
+    CHECK(news[0].number == 1);  // all ranks learn it
+}
+
 TEST_CASE("time in which this process did not run counts against nobody") {
     Watched one({.interval = 20ms, .limit = 1s});
     CHECK(one.progress().empty());
