@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from collectives.native.errors import AuthError, CollectiveError, OpTimeout, PeerLost
 
 from ._checks import Deadline, check_timeout
-from ._records import Scope, ranks_text
+from ._reason import FirstReason
+from ._records import ranks_text
 from .store import DEFAULT_TIMEOUT, Store
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def exchange(
     deadline = Deadline(check_timeout(timeout))
     scope, size = membership.scope, membership.size
     keys = [scope.key(membership.session, f"word/{rank}") for rank in range(size)]
-    read, failure = (scope.key(membership.session, name) for name in ("read", "failure"))
+    failure = FirstReason(store, membership, "unanswered")
     mine = keys[membership.rank]
     store.set(mine, scope.seal(mine, {"value": value}), deadline.left())
     texts = None
@@ -42,14 +43,13 @@ def exchange(
         try:
             texts = store.wait(keys, min(LOOK, deadline.left()))
         except OpTimeout:
-            reason = store.get(failure, 1.0)
+            reason = failure.read(1.0)
             if reason is None and (found := _absence(store, membership, keys, deadline, silence)) is not None:
-                reason = store.compare_set(failure, None, scope.seal(failure, found), 1.0)
+                reason, _ = failure.write(found, 1.0)
             if reason is None:
                 continue
-            error, absent = _error(membership, scope, failure, reason)
-            if store.add(read, 1, 1.0) >= size - absent:
-                store.delete([*keys, read, failure], 1.0)
+            error, absent = _error(membership, failure.document(reason))
+            failure.leave(size - absent, 1.0, keys)
             raise error from None
     values = []
     for rank, (key, text) in enumerate(zip(keys, texts, strict=True)):
@@ -57,8 +57,7 @@ def exchange(
         if not authentic or document is None or "value" not in document:
             raise AuthError(f"group {membership.name!r}: what is under {key!r} was not written by rank {rank}")
         values.append(document["value"])
-    if store.add(read, 1, deadline.left()) == size:
-        store.delete([*keys, read], deadline.left())
+    failure.leave(size, deadline.left(), keys)
     return values
 
 
@@ -78,11 +77,10 @@ def _absence(
     return None
 
 
-def _error(membership: Membership, scope: Scope, key: str, reason: bytes) -> tuple[CollectiveError, int]:
-    """The error for the `reason` that a rank wrote, and the number of ranks that are absent."""
-    document, authentic = scope.unseal(key, reason)
-    match document if authentic else None:
+def _error(membership: Membership, reason: Mapping[str, Any] | None) -> tuple[CollectiveError, int]:
+    """The error for the `reason` that a rank wrote (None: another process did), and how many ranks are absent."""
+    match reason:
         case {"lost": bool(lost), "ranks": list(ranks), "text": str(text)} if all(isinstance(r, int) for r in ranks):
             message = f"group {membership.name!r} has formed, but {text}"
             return (PeerLost if lost else OpTimeout)(message, ranks), len(ranks)
-    return AuthError(f"group {membership.name!r}: what is under {key!r} was not written by a rank of it"), 0
+    return AuthError(f"group {membership.name!r}: the reason to give up in its store is not from one of its ranks"), 0

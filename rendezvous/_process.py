@@ -10,6 +10,9 @@ import math
 import os
 import socket
 import time
+from typing import Final
+
+_ENDING: Final = 0x4  # PF_EXITING of the kernel's flags
 
 
 @functools.cache
@@ -73,11 +76,17 @@ def is_of_this_machine(process: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When the process `pid` started, in clock ticks since boot; empty if it does not exist or is a zombie."""
+    """When the process `pid` started, in clock ticks since boot; empty if it does not exist, or has begun to end.
+
+    The kernel marks a process that ends before it closes its sockets, so whoever has seen them closed finds it marked.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read(4096).rpartition(b")")[2].split()
     except OSError:
         return ""
-    # After the process's name: state, parent's pid, ... and, as the 22nd field of the line, the start time.
-    return "" if len(fields) < 20 or fields[0] in (b"Z", b"X") else fields[19].decode()
+    # After the process's name: state, parent's pid, ... The 9th field of the line has the kernel's flags, the 22nd the
+    # start time.
+    if len(fields) < 20 or fields[0] in (b"Z", b"X") or int(fields[6]) & _ENDING:
+        return ""
+    return fields[19].decode()

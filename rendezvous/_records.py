@@ -17,7 +17,7 @@ from typing import Any
 
 from . import secret as secrets
 
-VERSION = 2  # version of the protocol in group.py and of these documents
+VERSION = 3  # version of the protocol in group.py and of these documents
 MAX_SIZE = 1 << 16  # ranks
 MAX_RECORD = 4096  # bytes of JSON
 MAX_DEPTH = 16  # levels of nested lists and objects in a record

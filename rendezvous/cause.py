@@ -1,9 +1,10 @@
 """The first failure of a rank of a group that has formed, while links are opened: all ranks raise its error.
 
 A rank that fails in this time leaves, and the ranks that wait for it fail too. There may be no link over which it could
-tell them why. So each rank that fails by itself tries to create one key of the store, `<session>/failed`; the first
-succeeds, and all others read it. PeerLost and OpTimeout are not published: they say what a rank has seen of others, and
-a rank that is cut off sees all others go.
+tell them why. So each rank that knows the failure at first hand tries to write it to the store; the first succeeds, and
+all others read it. At first hand a rank knows its own errors, and which processes of its machine have ended. Other
+losses and timeouts are not published: they say what a rank has seen of others, and a rank that is cut off sees all
+others go.
 
 Invariant: a rank publishes its error before it closes its listeners. So a rank that fails because it cannot connect to
 one that has left finds that rank's error, or an earlier one.
@@ -11,18 +12,21 @@ one that has left finds that rank's error, or an earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from collectives.native import errors
 from collectives.native.errors import CollectiveError, OpTimeout, PeerLost, StoreError
 
 from . import _process
-from ._checks import Unreachable
+from ._checks import Deadline, Unreachable
+from ._reason import FirstReason
+from ._records import ranks_text
 from .group import Membership
 from .store import Store
 
 _LONGEST: Final = 2000  # characters of a message
+_LOOK: Final = 0.05  # seconds between looks at the ranks' processes
 _KINDS: Final[Mapping[str, type[CollectiveError]]] = {
     kind.__name__: kind for kind in (errors.TransportUnavailable, errors.ConfigMismatch, errors.AuthError)
 }
@@ -37,7 +41,10 @@ def first_cause(store: Store, membership: Membership, error: BaseException, time
     """
     own = not isinstance(error, CollectiveError)
     try:
-        found = _publish(store, membership, error, timeout)
+        if isinstance(error, PeerLost | OpTimeout):
+            error, found = _witnessed(store, membership, error, timeout)
+        else:
+            found = _publish(store, membership, _own(membership, error), timeout)
     except Unreachable as lost:
         return error if own else _store_lost(membership, lost)
     except (StoreError, OSError):  # such as no file descriptors: others see that this rank leaves, and not why
@@ -46,37 +53,79 @@ def first_cause(store: Store, membership: Membership, error: BaseException, time
     return error if cause is None else cause
 
 
-def _publish(store: Store, membership: Membership, error: BaseException, timeout: float) -> bytes | None:
-    """Returns what another rank has published before, else None."""
-    scope, session = membership.scope, membership.session
-    failed, known = scope.key(session, "failed"), scope.key(session, "known")
-    if isinstance(error, PeerLost | OpTimeout):
-        found, mine = store.get(failed, timeout), None
-        if found is None:
-            return None
-    else:
-        document = {
-            "rank": membership.rank,
-            "place": _process.place(),
-            "kind": type(error).__name__,
-            "text": (str(error) or type(error).__name__)[:_LONGEST],
-        }
-        mine = scope.seal(f"{session}/failed", document)
-        found = store.compare_set(failed, None, mine, timeout)
-    if store.add(known, 1, timeout) >= membership.size:
-        store.delete([failed, known], timeout)
-    return None if found == mine else found
+def _witnessed(
+    store: Store, membership: Membership, error: CollectiveError, timeout: float
+) -> tuple[CollectiveError, Mapping[str, Any] | None]:
+    """The error of a rank that has lost others, and what another rank has published before, else None.
+
+    A rank that this one has lost may have given up because of a third one. Its process runs then, and it has published
+    why, or the third one's process has ended. That becomes known a moment after its sockets were closed.
+    """
+    failure = FirstReason(store, membership, "failed")
+    deadline = Deadline(timeout if isinstance(error, PeerLost) else 0.0)
+    while True:
+        ended = [rank for rank in range(membership.size) if membership.has_ended(rank)]
+        if ended and isinstance(error, PeerLost):
+            if not set(ended) & set(error.ranks):
+                text = f"group {membership.name!r} has formed, but {ranks_text(ended)} ended while links were opened"
+                error = PeerLost(text, ended)
+            return error, _publish(store, membership, _document(membership, error, list(error.ranks)), timeout)
+        found = failure.read(timeout) if deadline.passed else failure.wait(min(_LOOK, deadline.left()))
+        if found is not None:
+            document = failure.document(found)
+            failure.leave(_to_know(document, membership), timeout)
+            return error, document
+        if deadline.passed:
+            return error, None
 
 
-def _decode(value: bytes, membership: Membership) -> BaseException | None:
-    """The error that another rank has published as `value`; None if no rank of this group can have written it."""
-    document, authentic = membership.scope.unseal(f"{membership.session}/failed", value)
-    match document if authentic else None:
-        case {"rank": int(rank), "place": str(place), "kind": str(kind), "text": str(text)} if (
-            0 <= rank < membership.size
-        ):
-            who = f"rank {rank} ({_printable(place, 300)})"
-            message = f"{who} could not open its links: {_printable(text, _LONGEST)}"
+def _own(membership: Membership, error: BaseException) -> Mapping[str, Any]:
+    return _document(membership, error, [membership.rank])
+
+
+def _document(membership: Membership, error: BaseException, ranks: Sequence[int]) -> Mapping[str, Any]:
+    return {
+        "rank": membership.rank,
+        "ranks": ranks,
+        "place": _process.place(),
+        "kind": type(error).__name__,
+        "text": (str(error) or type(error).__name__)[:_LONGEST],
+    }
+
+
+def _publish(
+    store: Store, membership: Membership, document: Mapping[str, Any], timeout: float
+) -> Mapping[str, Any] | None:
+    """Returns what another rank of the group has published before, else None."""
+    failure = FirstReason(store, membership, "failed")
+    first, is_own = failure.write(document, timeout)
+    found = failure.document(first)
+    failure.leave(_to_know(found, membership), timeout)
+    return None if is_own else found
+
+
+def _to_know(published: Mapping[str, Any] | None, membership: Membership) -> int:
+    """How many ranks get to know what is published: all but those that it says to have ended."""
+    match published:
+        case {"kind": PeerLost.__name__, "ranks": list(ended)}:
+            return membership.size - len(ended)
+    return membership.size
+
+
+def _decode(published: Mapping[str, Any], membership: Membership) -> BaseException | None:
+    """The error that another rank has `published`; None if no rank of this group can have written it."""
+    match published:
+        case {
+            "rank": int(rank),
+            "ranks": list(ranks),
+            "place": str(place),
+            "kind": str(kind),
+            "text": str(text),
+        } if all(isinstance(one, int) and 0 <= one < membership.size for one in [rank, *ranks]):
+            who, text = f"rank {rank} ({_printable(place, 300)})", _printable(text, _LONGEST)
+            if kind == PeerLost.__name__:
+                return PeerLost(f"{text}; {who} has reported it", ranks)
+            message = f"{who} could not open its links: {text}"
             return _KINDS[kind](message) if kind in _KINDS else PeerLost(f"{message} ({_printable(kind, 100)})", [rank])
     return None
 

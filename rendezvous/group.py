@@ -19,10 +19,9 @@ keys contain the name of their session, so keys of two sessions cannot be confus
     <session>/go            the outcome: a copy of the closed or failed notice; wakes all ranks
     <session>/left          the number of ranks that have read the outcome
     <session>/word/<rank>   the value that this rank passes to `exchange`, if `exchange` is called
-    <session>/failure       why `exchange` fails, for all ranks
-    <session>/read          the number of ranks that have read all values of `exchange`, or its failure
+    <session>/unanswered    the first reason for which a rank gives up `exchange`, if there is one (see `_reason`)
     <session>/failed        the first error of a rank after the group has formed, if there is one (see `cause`)
-    <session>/known         the number of ranks that know this error
+    <session>/…-known       the number of ranks that know one of these two, or have read all values of `exchange`
 
 1. Each rank draws a nonce and tries to create an open notice with a new session: compare_set(notice, absent -> open).
    The rank that succeeds is the *leader*, all others are *members*.

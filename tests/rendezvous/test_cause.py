@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +33,13 @@ def formed(store: Store, size: int = 3, **options: Any) -> list[Membership]:
     """The memberships of all ranks of one group, by rank."""
     found = together([lambda rank=rank: rank.form(store) for rank in job(size, **options)])  # type: ignore[misc]
     return [outcome.value for outcome in found]
+
+
+def with_dead(membership: Membership, rank: int) -> Membership:
+    """The same for a group whose rank `rank` was a process that has ended."""
+    program = "from collectives.rendezvous import _process; print(_process.origin())"
+    ended = subprocess.check_output([sys.executable, "-c", program], text=True).strip()
+    return replace(membership, origins=tuple(ended if r == rank else o for r, o in enumerate(membership.origins)))
 
 
 @pytest.fixture
@@ -65,6 +75,31 @@ def test_what_a_rank_has_seen_of_others_is_not_believed_by_others(store: Store, 
     assert first_cause(store, group[0], other, 1.0) is other
 
 
+def test_the_loss_of_a_rank_whose_process_has_ended_is_the_cause_for_all(plain_backend: Backend) -> None:
+    store = plain_backend.open()
+    group = formed(store, size=4)
+    knows, waits = (with_dead(group[rank], 3) for rank in (0, 1))
+    # Rank 0 has lost rank 3, rank 1 has lost rank 0, and rank 2, which knows of no process, has lost rank 1.
+    first = PeerLost("rank 3 is gone", [3])
+    assert first_cause(store, knows, first, 1.0) is first
+    for membership, consequence in (
+        (waits, PeerLost("rank 0 is gone", [0])),
+        (group[2], PeerLost("rank 1 is gone", [1])),
+    ):
+        cause = first_cause(store, membership, consequence, 1.0)
+        assert isinstance(cause, PeerLost) and cause.ranks == (3,)
+        assert "rank 3 is gone; rank 0 (" in str(cause) and str(cause).endswith("has reported it")
+    store.close()
+    assert plain_backend.leftovers() == 0
+
+
+def test_a_rank_that_lost_one_that_runs_names_the_one_whose_process_has_ended(store: Store) -> None:
+    group = formed(store)
+    cause = first_cause(store, with_dead(group[0], 2), PeerLost("rank 1 is gone", [1]), 1.0)
+    assert isinstance(cause, PeerLost) and cause.ranks == (2,)
+    assert "rank 2 ended while links were opened" in str(cause)
+
+
 @pytest.mark.parametrize(
     "own", [ValueError("wrong"), KeyboardInterrupt(), OSError(24, "Too many open files")], ids=repr
 )
@@ -82,15 +117,17 @@ def test_errors_of_a_rank_itself_stay_and_others_lose_it(store: Store, own: Base
     "forge",
     [
         lambda scope, key: b"garbage",
-        lambda scope, key: b"\0" + b'{"rank":1,"place":"p","kind":"AuthError","text":"t"}',
-        lambda scope, key: scope.seal(key, {"rank": 7, "place": "p", "kind": "AuthError", "text": "t"}),
+        lambda scope, key: b"\0" + b'{"rank":1,"ranks":[1],"place":"p","kind":"AuthError","text":"t"}',
+        lambda scope, key: scope.seal(key, {"rank": 7, "ranks": [1], "place": "p", "kind": "AuthError", "text": "t"}),
+        lambda scope, key: scope.seal(key, {"rank": 1, "ranks": [7], "place": "p", "kind": "PeerLost", "text": "t"}),
         lambda scope, key: scope.seal(key, {"rank": 1}),
     ],
 )
 def test_what_no_rank_of_the_group_wrote_is_not_believed(store: Store, forge: Callable[[Any, str], bytes]) -> None:
     group = formed(store, secret=b"s" * 32)
     scope, session = group[0].scope, group[0].session
-    store.set(scope.key(session, "failed"), forge(scope, f"{session}/failed"))
+    key = scope.key(session, "failed")
+    store.set(key, forge(scope, key))
     error = PeerLost("rank 1 is gone", [1])
     assert first_cause(store, group[0], error, 1.0) is error
 
@@ -101,7 +138,7 @@ def test_a_store_that_cannot_be_reached_is_the_cause(store: Store, monkeypatch: 
     def unreachable(*_: object) -> None:
         raise Unreachable("refused")
 
-    for name in ("get", "compare_set"):
+    for name in ("get", "wait", "compare_set"):
         monkeypatch.setattr(store, name, unreachable)
     cause = first_cause(store, group[0], PeerLost("rank 1 is gone", [1]), 1.0)
     assert type(cause) is StoreError and "refused" in str(cause)
