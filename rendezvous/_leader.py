@@ -32,7 +32,7 @@ Verdict = Mapping[str, Any]
 
 
 class Leader:
-    """The rank that leads one session; it has already written the session's notice to the store, with state open."""
+    """The rank that leads a session (an attempt to form a group), and has announced the session in the store."""
 
     def __init__(self, participant: Participant, session: str, notice: bytes) -> None:
         self._participant = participant
@@ -49,7 +49,10 @@ class Leader:
         participant.leaving = session_keys(participant.scope, session, participant.me.size)
 
     def run(self) -> Formed | None:
-        """Form the group and return it; None if another rank took over the session. Raises the session's error."""
+        """Form the group and return it; None if another rank has taken over.
+
+        If no group forms, raises the error that all ranks of the attempt raise.
+        """
         participant = self._participant
         slots = [self._key(slot(rank)) for rank in range(participant.me.size)]
         rival = participant.arrive(self._session)
@@ -224,7 +227,7 @@ class Leader:
         self.announce_failure(verdict)
 
     def announce_failure(self, verdict: Verdict) -> NoReturn:
-        """Wake all ranks of the session, whose notice has failed; raises `verdict` as an error."""
+        """Wake all ranks: this attempt to form a group has failed. Raises `verdict`, the reason, as an error."""
         participant = self._participant
         participant.leading = self._notice
         participant.set(self._key("go"), self._notice)
@@ -247,7 +250,7 @@ class Leader:
 
 
 def sizes_text(hellos: Iterable[Hello]) -> str:
-    found = _group((f"{hello.size} ranks", hello.rank) for hello in hellos)
+    found = _group((f"size {hello.size}", hello.rank) for hello in hellos)
     return f"ranks disagree on the size of the group: {found}; start all with the same size"
 
 
