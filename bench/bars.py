@@ -60,7 +60,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is the same for all measurements of one run."""
+    """What all measurements of one run of the benchmark have in common.
+
+    `buffers`: the kind of arrays, "plain" or "shared". `row`: how many calls follow one another without a barrier.
+    """
 
     transport: str
     buffers: str

@@ -26,7 +26,10 @@ _WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A rank's memory for one case. `out` is the array that a call gets as `out=`, unless the call works in place."""
+    """A rank's arrays for one case (a call to measure).
+
+    `out` is passed to the call as `out=`, unless it works in place.
+    """
 
     inp: Array
     out: Array
@@ -34,7 +37,10 @@ class Arrays:
 
     @staticmethod
     def of(comm: Communicator, case: Case, shared: bool, needs_out: bool) -> Arrays:
-        """New arrays. If `shared`, they are in memory (`comm.empty`) that ranks of this host read directly."""
+        """New arrays for `case`; if `shared`, in memory that ranks of this host read directly (`comm.empty`).
+
+        `needs_out`: whether the call needs a separate array for its result.
+        """
         dtype = dtype_of(case.dtype)
         ranks = case.ranks
 
@@ -50,7 +56,7 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`call` makes the call and returns its result."""
+    """A call that is ready to be measured: `call` makes it and returns its result."""
 
     case: Case
     rank: int
@@ -78,7 +84,10 @@ class Bound:
 
 
 def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
-    """The call that this rank makes for `case`."""
+    """The call that this rank makes for `case`, ready to be measured. `place`: "in-place" or "out-of-place".
+
+    `arrays`: the memory for the call's input and result.
+    """
     inp = arrays.inp
     out = inp if place == IN_PLACE else arrays.out
 

@@ -100,7 +100,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes: that of a rank's input array or of its output array, whichever is larger."""
+        """The size of this case (a call to measure) in bytes: a rank's input or output array, whichever is larger."""
         return self.count * (self.ranks if self.kind.parts else 1) * self.itemsize
 
     @property
@@ -125,7 +125,7 @@ class Case:
 
 
 def count_for(kind: Kind, nbytes: int, itemsize: int, ranks: int) -> int:
-    """The `count` of a case of at most `nbytes` bytes, or 1 if even a count of 1 needs more bytes; 0 for barrier."""
+    """The number of elements, as in nccl-tests, for a call of at most `nbytes` bytes; at least 1, for barrier 0."""
     if kind.name == "barrier":
         return 0
     return max(1, nbytes // (itemsize * (ranks if kind.parts else 1)))

@@ -26,7 +26,10 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class Channel:
-    """A connection; owns its socket. Methods raise TimeoutError, or ConnectionError if the other process ended."""
+    """A connection to another process of the benchmark, on this machine; it owns its socket.
+
+    Methods raise TimeoutError, or ConnectionError if the other process has ended.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket: Final = connection
@@ -55,7 +58,10 @@ class Channel:
 
 
 class Listener:
-    """Accepts connections; each process that connects sends its number. Close it, or use it in a `with` statement."""
+    """Accepts connections of other processes of the benchmark; each sends its number.
+
+    Close it, or use it in a `with` statement.
+    """
 
     def __init__(self) -> None:
         self.name: Final = f"pycollectives-bench-{secrets.token_hex(16)}"
@@ -64,9 +70,10 @@ class Listener:
         self._socket.listen(256)
 
     def accept(self, missing: Collection[int], timeout: float) -> tuple[int, Channel]:
-        """The number that the next process sends, and its channel, which the caller has to close.
+        """Accept a connection; returns the number that the process sends, and its channel, which the caller closes.
 
-        Raises TimeoutError, or ConnectionError if the number is not in `missing` or the process has ended.
+        `missing`: the numbers of processes that have not connected yet. Raises TimeoutError, or ConnectionError if the
+        number is not among them or the process has ended.
         """
         end = time.monotonic() + timeout
         while True:

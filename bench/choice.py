@@ -32,10 +32,10 @@ _BOUNDS: Final = (3, 200)  # iterations in a round
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """The times of one collective and size, with the automatic choice (AUTO) and with each other algorithm.
+    """The times of one collective and size, with `algorithm="auto"` (AUTO) and with each other algorithm.
 
-    `chosen`: the algorithm that AUTO runs. `seconds`: by algorithm, the seconds of one call in each round; None in the
-    rounds of a launch that left out the algorithm because it was far slower.
+    `chosen`: the algorithm that "auto" runs. `seconds`: by algorithm, the seconds of one call in each round; None in
+    rounds that left out the algorithm because it was far slower.
     """
 
     collective: str
@@ -46,13 +46,13 @@ class Heat:
 
     @property
     def best(self) -> str:
-        """The name of the fastest algorithm, or AUTO if no algorithm was faster than AUTO."""
+        """The name of the fastest algorithm, or AUTO if none was faster than `algorithm="auto"`."""
         behind = self._behind()
         return max(behind, key=behind.__getitem__) if max(behind.values(), default=0.0) > 1 else AUTO
 
     @property
     def ratio(self) -> float:
-        """The time of AUTO divided by that of the best algorithm, as the median over the rounds; at least 1."""
+        """The time with `algorithm="auto"` divided by that of the best algorithm, a median; at least 1."""
         return max([1.0, *self._behind().values()])
 
     def _behind(self) -> dict[str, float]:
@@ -80,7 +80,10 @@ def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
 
 
 def together(heats: Sequence[Heat]) -> Heat:
-    """Join the Heats of one call from several launches into a Heat with the rounds of all launches in sequence."""
+    """Join the results for one call from several launches into one, with the rounds of all in sequence.
+
+    `heats`: one result from each launch.
+    """
     names = dict.fromkeys(name for heat in heats for name in heat.seconds)
     seconds = {n: [s for heat in heats for s in heat.seconds.get(n, [None] * len(heat.seconds[AUTO]))] for n in names}
     return replace(heats[-1], seconds=seconds)
@@ -110,5 +113,5 @@ def run(order: Order) -> list[dict[str, Any]] | None:
 
 
 def main() -> None:
-    """A process that `measure` started as a rank."""
+    """The entry point of a rank's process that `measure` has started."""
     answering("collectives bench choice", lambda reported: run(Order.from_json(reported)))

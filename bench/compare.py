@@ -34,9 +34,10 @@ class NotComparable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of this library in two results: its medians in seconds, `first` and `second`, and the verdict.
+    """One figure of this library in two results: its medians in seconds, `first` and `second`, and a verdict.
 
-    `low` and `high`: the 99 % confidence interval of the quotient second / first.
+    The verdict is whether it became slower. `low` and `high`: the 99 % confidence interval of the quotient second /
+    first.
     """
 
     title: str
@@ -73,7 +74,7 @@ class Comparison:
 
 
 def read(path: str) -> list[dict[str, Any]]:
-    """The runs in that file. Raises NotComparable, OSError."""
+    """The runs of the benchmark in the file `path`, as written by --json. Raises NotComparable, OSError."""
     try:
         content = json.loads(Path(path).read_text())
     except ValueError as error:
@@ -111,7 +112,7 @@ class _Figure:
     pings: list[list[dict[str, Any]]]
 
     def typical(self, name: str) -> float | None:
-        """The median of the values `name` (such as "flag") in all readings; None if no reading has that value."""
+        """The median of the times called `name` (such as "flag") in all readings of the machine's speed, or None."""
         known = [reading[name] for pair in self.pings for reading in pair if reading.get(name) is not None]
         return median(known) if known else None
 

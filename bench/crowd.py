@@ -33,7 +33,7 @@ _KEYS: Final = "collectives:*"  # what the library keeps in a Redis server
 
 
 class Crowd:
-    """A pool of `ranks` threads that all run the same task at the same time; use the pool in a `with` statement."""
+    """A pool of `ranks` threads that all run the same task at the same time. Use it in a `with` statement."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks: Final = ranks
@@ -88,7 +88,7 @@ class Place:
 
 @contextmanager
 def place(name: str) -> Iterator[Place]:
-    """A context manager that makes the store `name`: "memory", "file" or "tcp", or the URL of a Redis server.
+    """A context manager that makes the rendezvous store `name`: "memory", "file", "tcp", or the URL of a Redis server.
 
     Raises ValueError, RedisError.
     """
@@ -112,7 +112,7 @@ def place(name: str) -> Iterator[Place]:
 
 
 def usual() -> tuple[str, ...]:
-    """The default stores: "memory", "file", "tcp", and the URL in COLLECTIVES_STORE if that is a Redis server's."""
+    """The rendezvous stores to measure by default: "memory", "file", "tcp", and $COLLECTIVES_STORE if it is Redis."""
     url = os.environ.get("COLLECTIVES_STORE", "")
     return (*OWN, url) if url.startswith("redis://") else OWN
 

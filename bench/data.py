@@ -21,7 +21,7 @@ Part = tuple[int, int, Array, int]  # first element, last element + 1, repeated 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One rank's input and expected output in one check of a case; each `salt` gives different values."""
+    """One rank's input and expected output in a check of a case (a measured call); each `salt` gives other values."""
 
     case: Case
     dtype: np.dtype[Any]

@@ -14,7 +14,10 @@ INTERRUPTED: Final = 130
 
 
 def guarded(name: str, work: Callable[[], int]) -> int:
-    """Call `work` and return its exit code; if it raises an error, print the error after `name`, and return FAILED."""
+    """Call `work` and return its exit code.
+
+    If it raises an error, print it after `name`, and return the code FAILED.
+    """
     try:
         return work()
     except KeyboardInterrupt:

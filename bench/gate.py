@@ -20,9 +20,9 @@ _NAME: Final = 128
 
 
 class Gate:
-    """A gate where the ranks of a communicator, all on this machine, sleep until rank 0 wakes them.
+    """Lets the ranks of a communicator, all on this machine, sleep until rank 0 wakes them.
 
-    Close the gate, or use it in a `with` statement.
+    Close it, or use it in a `with` statement.
     """
 
     def __init__(self, comm: Communicator) -> None:

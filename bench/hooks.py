@@ -58,7 +58,10 @@ NAMES: Final = (*TRACES, *NETWORKS)
 
 
 def cases(framework: Framework, names: Sequence[str], ranks: int) -> Iterator[Case]:
-    """A case for each list of gradients and form of the call; with PyTorch, also one for the steps of each network."""
+    """What to measure: each list of gradients with each form of the call; with PyTorch, also steps of each network.
+
+    `names`: of the models and networks.
+    """
     for name in names:
         if name in NETWORKS:
             if framework.name == "torch":
@@ -89,7 +92,8 @@ def run(
     """Measure the cases `todo`, our hook and the framework alternately; returns the versions of their packages.
 
     `comm` has this process as its only rank: the measured ranks are processes that this function starts and ends.
-    `folder`: a private directory for these processes. `note` shows progress, and `take` gets each result.
+    `folder`: a private directory for these processes. `note` shows progress, and `take` gets each result. `plan`: how
+    to measure.
     """
     by_name = {peer.name: peer for peer in plan.peers}
     ranks = todo[0].ranks
@@ -118,7 +122,7 @@ def factor(row: Row) -> float | None:
 
 
 def missing_figures(row: Row) -> list[str]:
-    """The systems without figures, each with the reason."""
+    """The systems that were not measured, each with the reason."""
     return [f"{m.contestant}: {' '.join(m.unsupported.split())}" for m in _pair(row) if m.unsupported]
 
 
@@ -129,7 +133,7 @@ def _pair(row: Row) -> tuple[Measurement, Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one list of gradients or one network, from the fastest form of each system's call.
+    """The comparison of our hook with the framework on one list of gradients or network, each in its fastest form.
 
     `ours`, `theirs`: seconds of our hook and of the framework. `factor`: theirs / ours. `bar`: the smallest factor that
     passes, or None.
@@ -150,7 +154,7 @@ class Verdict:
 
 
 def verdicts(framework: Framework, rows: Sequence[Row]) -> list[Verdict]:
-    """A verdict on each list of gradients or network for which our hook and the framework both gave correct results."""
+    """A `Verdict` on each list of gradients or network for which both systems gave correct results."""
     found = []
     for name in dict.fromkeys(row.case.trace for row in rows):
         sound = [row for row in rows if row.case.trace == name and _sound(row)]

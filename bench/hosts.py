@@ -53,7 +53,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The facts about all ranks."""
+    """The facts about all ranks of a benchmark and their machines."""
 
     ranks: tuple[Facts, ...]
 
@@ -78,7 +78,7 @@ class Group:
 
 
 def gather(comm: Communicator) -> Group:
-    """The facts of all ranks, on every rank. Collective."""
+    """The facts about all ranks and their machines, the same on every rank. All ranks must call this."""
     mine = comm._linked.place
     identities = [HostIdentity.from_json(json.loads(text)) for text in _exchange(comm, json.dumps(mine.to_json()))]
     facts = Facts(
@@ -105,13 +105,16 @@ def gather(comm: Communicator) -> Group:
 
 
 def cores(comm: Communicator) -> list[int]:
-    """The numbers of the cores that at least one rank may use; all ranks must be on this machine. Collective."""
+    """The numbers of the cores that at least one rank may use.
+
+    All ranks must be on this machine, and must call this.
+    """
     mine = np.array(sorted(os.sched_getaffinity(0)), np.int64)
     return sorted(set(comm.allgatherv(mine).tolist()))
 
 
 def agree(comm: Communicator, number: int) -> bool:
-    """Whether all ranks pass the same number. Collective."""
+    """Whether all ranks pass the same number. All ranks must call this."""
     return len(set(comm.allgather(np.array(number, np.int64)).tolist())) == 1
 
 
@@ -133,12 +136,12 @@ def _cpu_times() -> list[int]:
 
 
 def memory(name: str) -> int:
-    """A line of /proc/meminfo in bytes; 0 if there is none."""
+    """The value called `name` in /proc/meminfo, in bytes; 0 if there is none."""
     return _kilobytes("/proc/meminfo", name)
 
 
 def own_memory(name: str) -> int:
-    """A line of /proc/self/status in bytes: VmRSS, VmHWM, ..."""
+    """The value called `name`, such as VmRSS or VmHWM, in /proc/self/status, in bytes."""
     return _kilobytes("/proc/self/status", name)
 
 

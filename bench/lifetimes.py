@@ -27,7 +27,7 @@ _ELEMENTS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many resources of each kind this process and the store have in use. `memory`: bytes of resident memory."""
+    """How many resources this process and the rendezvous store have in use. `memory`: bytes of resident memory."""
 
     descriptors: int
     threads: int
@@ -68,7 +68,7 @@ class Lifetimes:
 
     @property
     def grown(self) -> list[str]:
-        """The names of the counts that have grown."""
+        """The names of the resources of which more are in use after the rounds than before."""
         before, after = asdict(self.before), asdict(self.after)
         return [name for name in before if after[name] > before[name] + (GROWTH if name == "memory" else 0)]
 
@@ -76,9 +76,10 @@ class Lifetimes:
 def measure(
     place: Place, transport: str, ranks: int, rounds: int, timeout: float, note: Callable[[int], None]
 ) -> Lifetimes:
-    """Make and close communicators through the store `place`, in a warm-up and then in `rounds` counted rounds.
+    """Make and close communicators through the store `place`, in a warm-up and then in `rounds` rounds.
 
-    `note` is called with the number of each counted round. Raises CollectiveError.
+    Counts the resources in use before and after the rounds. `note` is called with the number of each round. Raises
+    CollectiveError.
     """
     wrong = 0
     with Crowd(ranks) as crowd, job() as secret:

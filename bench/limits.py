@@ -46,7 +46,10 @@ Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, then on ever
 
 
 def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStack) -> list[Contestant]:
-    """The floors called `names`, each to be timed like a system; `stack` closes their resources. Collective."""
+    """The floors (lower limits of a collective's time) called `names`, each to be timed like a system.
+
+    `stack` closes their resources. All ranks must call this. `ping` passes the flag.
+    """
     ring: Ring | None = None
     if set(names) & set(OF_SOCKETS) and 1 < comm.size == comm.local_size:
         ring = stack.enter_context(contextlib.closing(Ring(comm)))
@@ -60,7 +63,10 @@ def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStac
 
 
 class Floor:
-    """A floor that all ranks measure at once; `begin(case)` allocates the memory and returns the function to time."""
+    """A lower limit of a collective's time, which all ranks measure at once.
+
+    `begin(case)` allocates the memory and returns the function to time.
+    """
 
     is_ours: Final = False
 
@@ -94,7 +100,7 @@ class Floor:
 
 
 class Flag:
-    """The floor `flag`: the time of 8 bytes between ranks 0 and 1, one way, whatever the size of the collective."""
+    """The lower limit `flag`: the time of 8 bytes from rank 0 to rank 1, whatever the size of the collective."""
 
     name: Final = "flag"
     is_ours: Final = False
@@ -117,7 +123,7 @@ class Flag:
         return (np.array(times),) if times else ()
 
     def finish(self) -> None:
-        """There is nothing to release."""
+        """Does nothing: there is no memory to release."""
 
 
 def _slowest(comm: Communicator, call: Callable[[], None], iterations: int) -> float:

@@ -88,11 +88,11 @@ class Pace:
 
     @staticmethod
     def of(budget: float, rounds: int) -> Pace:
-        """The pace of each turn if `rounds` turns share `budget` seconds equally."""
+        """The length of each turn (in which one system is timed) if `rounds` turns share `budget` seconds equally."""
         return Pace(budget / rounds, max(3, math.ceil(FEWEST / rounds)), max(3, MOST // rounds))
 
     def iterations(self, attempt: Callable[[int], float]) -> int:
-        """The number of iterations that fit into a turn.
+        """The number of iterations that fit into a turn, in which one system is timed.
 
         `attempt(n)` runs n iterations and returns their seconds; the returned value must be the same on all ranks.
         """

@@ -29,9 +29,10 @@ class Unsupported(Exception):
 
 
 class Contestant(Protocol):
-    """A system that can be timed on a case. Every rank calls every method; only rank 0's return value is used.
+    """A system that can be timed on a case (a call of one size). Every rank calls every method.
 
-    `name`: the name of the system in the table of figures. `is_ours`: whether the system is this library.
+    Only the values that methods return on rank 0 are used. `name`: the name of the system in the table of figures.
+    `is_ours`: whether the system is this library.
     """
 
     @property
@@ -40,24 +41,27 @@ class Contestant(Protocol):
     def is_ours(self) -> bool: ...
 
     def prepare(self, case: Case) -> None:
-        """Prepare the case, and make untimed first calls. Raises Unsupported on all ranks or on none."""
+        """Prepare the case (a call of one size), and make untimed first calls.
+
+        Raises Unsupported on all ranks or on none.
+        """
 
     def wrong(self, case: Case, salt: int) -> int:
         """Call once with input values chosen by `salt`; returns the number of wrong elements in all ranks' results."""
 
     def iterations(self, pace: Pace) -> int:
-        """The number of iterations for which a turn has time."""
+        """The number of iterations for which a turn, in which one system is timed, has time."""
 
     def turn(self, iterations: int) -> tuple[Samples, ...]:
-        """Time the iterations; returns, for every rank, the seconds of each. Empty if nothing could be measured."""
+        """Time `iterations` calls; returns for every rank the seconds of each. Empty if nothing could be measured."""
 
     def finish(self) -> None:
-        """Release the case's memory."""
+        """Release the memory of the case that was measured."""
 
 
 @dataclass(slots=True)
 class Measurement:
-    """The figures of one contestant on one case.
+    """The measured times of one system on one case (a call of one size).
 
     `rounds`: for each round, the seconds of each iteration on its slowest rank. `ranks`: for each rank, the median of
     its seconds. `wrong`: the number of wrong elements in results, None if results were not checked.
@@ -81,9 +85,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: the algorithm that ran, and the figures of all measured systems, ours first.
+    """One line of the benchmark's table: the algorithm that ran, and the figures of all measured systems, ours first.
 
-    `pings`: for each round, the times of a small message and of a short loop, before and after the round (see `ping`).
+    `pings`: for each round, the times of a small message and of a short loop, before and after the round (see the
+    module `ping`).
     """
 
     case: Case
@@ -93,7 +98,7 @@ class Row:
 
     @property
     def ours(self) -> Measurement:
-        """This library's figures with which others are compared: of its first measured form, in or out of place."""
+        """This library's figures with which other systems are compared: those of its first form, in or out of place."""
         return next(m for m in self.measurements.values() if m.is_ours and not m.unsupported)
 
     @property
@@ -102,7 +107,7 @@ class Row:
 
     @property
     def set_aside(self) -> list[int]:
-        """The rounds that ratios omit, because the machine's speed differed from that of most rounds (see `ping`)."""
+        """The numbers of the rounds that ratios omit, because the machine was faster or slower than in most rounds."""
         return sorted(set(range(len(self.pings))) - set(alike(self.pings)))
 
     def ratio(self, theirs: Measurement) -> float:
@@ -111,12 +116,12 @@ class Row:
 
     @property
     def wrong(self) -> int:
-        """The number of wrong elements in our results."""
+        """The number of wrong elements in the results of this library."""
         return sum(m.wrong or 0 for m in self.measurements.values() if m.is_ours)
 
 
 class Ours:
-    """This library as a contestant, called in place or out of place; both forms use the arrays in `memory`."""
+    """This library as one of the systems to measure, called in place or out of place, on the arrays in `memory`."""
 
     is_ours = True
 
@@ -171,7 +176,7 @@ class Ours:
 
 
 class Memory:
-    """The arrays of the case that is being measured."""
+    """The arrays for the case (a call of one size) that is being measured."""
 
     def __init__(self, comm: Communicator, plan: Plan) -> None:
         self._comm = comm
@@ -197,7 +202,11 @@ Note = Callable[[Case, str], None]  # called with the current step, to show prog
 def measure(
     comm: Communicator, plan: Plan, contestants: Sequence[Contestant], ping: Ping, case: Case, number: int, note: Note
 ) -> Row:
-    """Measure one case, the one with this `number` in the run. Only rank 0's row has the figures of other systems."""
+    """Measure one case (a call of one size) with all systems, `contestants`; `number` counts the cases of the run.
+
+    Only on rank 0 the result has the figures of other systems. `plan`: how to measure. `ping` shows the speed of the
+    machine. `note` shows progress.
+    """
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
     iterations: dict[str, int] = {}
     for contestant in contestants:

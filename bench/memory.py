@@ -34,8 +34,8 @@ LINKED: Final = 16  # ranks of the group in which all links are opened
 class Figure:
     """The result of one memory measurement.
 
-    `ranks`: the bytes on each rank. `value`: the largest number in `ranks`. `bar`: the target, in bytes. `wrong`: the
-    number of wrong elements in results.
+    `ranks`: the bytes on each rank. `value`: the largest number in `ranks`. `bar`: the largest accepted value, in
+    bytes. `wrong`: the number of wrong elements in results.
     """
 
     what: str
@@ -48,7 +48,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One memory measurement, made by the function called `name` in `collectives.bench.probes`."""
+    """One measurement of memory, made in new processes by the function called `name` in `collectives.bench.probes`."""
 
     name: str
     what: str
@@ -60,7 +60,7 @@ class Probe:
 
 
 def probes(plan: Plan, ranks: int) -> list[Probe]:
-    """All measurements: of allreduce with `ranks` ranks by the sizes in `plan`; of a group, a link and threads."""
+    """All measurements of memory: allreduce on `ranks` ranks by `plan`; a communicator, a link, threads."""
     common = {"timeout": plan.timeout}
     segment = {"COLLECTIVES_SEGMENT": str(plan.segment)} if plan.segment else {}
     links = {**segment, **({"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {})}
@@ -110,7 +110,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
 
 
 def report(plan: Plan, ranks: int, screen: Screen) -> int:
-    """Run all probes and print the table; returns 3 if a probe failed, else 1 if a result was wrong, else 0."""
+    """Make all measurements of memory and print them; returns 3 if one failed, else 1 if a result was wrong, else 0."""
     console = screen.console()
     started = datetime.now(timezone.utc).astimezone()
     console.print(Text(f"# {'figure':>12} {'bar':>12}  {'':4}  what", style="bold"))
@@ -135,7 +135,7 @@ def report(plan: Plan, ranks: int, screen: Screen) -> int:
 
 
 def measure(probe: Probe) -> Figure | None:
-    """Run the probe in new processes, one per rank. Returns None if they failed; they have printed the error."""
+    """Make the measurement `probe` in new processes, one per rank. None if they failed; they have printed the error."""
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         result = Path(folder, "result.json")
         reported = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}

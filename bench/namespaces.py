@@ -32,7 +32,7 @@ class Host:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """The words before a command that make it run on this host."""
+        """The arguments to put before a command so that it runs on this host (a network namespace)."""
         return ("ip", "netns", "exec", self.namespace)
 
 

@@ -15,5 +15,5 @@ NETWORKS: Final = {
 
 
 def parameters(name: str) -> int:
-    """The number of trained parameters: weights and biases."""
+    """The number of trained parameters (weights and biases) of the network `name`."""
     return sum(wide * narrow + narrow for wide, narrow in pairwise(NETWORKS[name]))

@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all gradients."""
+        """The number of bytes of all gradients of the network."""
         return self.layers * self.width * self.width * 4
 
 
@@ -54,7 +54,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One training step on one rank. `way`: how gradients are exchanged, one of `WAYS`.
+    """One training step on one rank. `way`: how gradients are exchanged: in buckets, in one call, or not at all.
 
     `seconds`: the time of the whole step. `backward`: the part of it until backpropagation ends, in seconds.
     """
@@ -71,25 +71,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """All steps that were measured. `ranks`: for each rank, its steps in the order in which they ran."""
+    """All training steps that were measured. `ranks`: for each rank, its steps in the order in which they ran."""
 
     setting: Setting
     ranks: tuple[tuple[Step, ...], ...]
 
     def times(self, way: str) -> list[float]:
-        """For each step in mode `way`, its seconds on the slower of the two ranks."""
+        """The seconds of each step that exchanged gradients in the form `way`, on the slower of the two ranks."""
         each = ([step.seconds for step in rank if step.way == way] for rank in self.ranks)
         return [max(pair) for pair in zip(*each, strict=True)]
 
     @property
     def gain(self) -> float:
-        """The fraction of a fused step's time that a bucketed step saves: the median over pairs of two such steps."""
+        """The fraction of a training step's time that buckets save, compared with one call for all gradients."""
         pairs = zip(self.times("bucketed"), self.times("fused"), strict=True)
         return 1 - median(bucketed / fused for bucketed, fused in pairs)
 
     @property
     def leads(self) -> list[float]:
-        """For every bucketed step of every rank, the seconds from the first bucket's start to backpropagation's end."""
+        """For every step with buckets, the seconds from the start of the first bucket to the end of backpropagation."""
         bucketed = (step for rank in self.ranks for step in rank if step.way == "bucketed")
         return [step.backward - step.buckets[0].started for step in bucketed]
 
@@ -102,9 +102,10 @@ class Overlap:
 
 
 def measure(setting: Setting, rate: float) -> Overlap:
-    """Measure on two hosts. `rate`: the rate of the link in bytes a second, from which the time limit is computed.
+    """Measure training steps on two hosts (network namespaces) with a slow link between them.
 
-    Raises RuntimeError if a rank failed; subprocess.SubprocessError or OSError if the hosts could not be made.
+    `rate`: the rate of the link in bytes a second, from which the time limit is computed. Raises RuntimeError if a rank
+    failed; subprocess.SubprocessError or OSError if the hosts could not be made.
     """
     longest = setting.steps * (len(WAYS) * _COMPUTING + 4 * setting.nbytes / rate)
     with hosts(RANKS, rates=[setting.rate]) as made:

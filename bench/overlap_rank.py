@@ -24,7 +24,7 @@ _TIMEOUT: Final = 120.0
 
 
 class Network:
-    """Dense layers, and this rank's own samples."""
+    """A network of dense layers, with this rank's own training samples."""
 
     def __init__(self, setting: Setting, rank: int) -> None:
         random, mine = np.random.default_rng(1), np.random.default_rng([2, rank])
@@ -33,7 +33,7 @@ class Network:
         self.samples = tf.constant(mine.normal(0, 1, (setting.batch, setting.width)), tf.float32)
 
     def stepping(self, exchange: GradientExchange | None) -> Any:
-        """A compiled function that runs one step; it returns the time when backpropagation ended, and the gradients.
+        """A compiled function that runs a training step; it returns when backpropagation ended, and the gradients.
 
         `exchange`: the hook that exchanges the gradients; None: they stay local.
         """
@@ -97,7 +97,7 @@ def _check(comm: collectives.Communicator, gradients: dict[str, list[Any]]) -> N
 
 
 def main() -> None:
-    """Read the setting as JSON from the first command-line argument; print the measured steps as JSON."""
+    """Measure training steps: read the settings as JSON from the first argument, and print the steps' times as JSON."""
     print(json.dumps([asdict(step) for step in run(Setting(**json.loads(sys.argv[1])))]))
 
 

@@ -40,7 +40,7 @@ _LINES: Final = (0, 16)  # the words that ranks 0 and 1 write: neither on one ca
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Times that show the machine's mode, in seconds: one way between ranks 0 and 1, and of a loop on their cores.
+    """Times, in seconds, that show how fast the machine is: from rank 0 to rank 1, and of a loop on their cores.
 
     `flag`: 8 bytes one way through shared memory; None if ranks have no shared memory. `link`: a message of 8 bytes one
     way, by `send` and `recv`. `core`: a short loop that both ranks run at the same time; the slower rank's time.
@@ -52,7 +52,10 @@ class Reading:
 
     @property
     def ping(self) -> float | None:
-        """The time by which modes of the machine are told apart: `flag` if it was measured, otherwise `link`."""
+        """The time that shows whether the machine is in a faster or a slower state.
+
+        `flag` if it was measured, otherwise `link`.
+        """
         return self.flag if self.flag is not None else self.link
 
 
@@ -68,11 +71,14 @@ class Ping:
 
     @property
     def has_flags(self) -> bool:
-        """Whether all ranks map the same memory, so that flags can be timed; every rank gets the same answer."""
+        """Whether all ranks map the same memory, by which they can pass a flag; every rank gets the same answer."""
         return self._flags is not None
 
     def read(self) -> Reading:
-        """Measure every time once; use rank 0's result, and ignore the others. Raises CollectiveError, TimeoutError."""
+        """Measure the times in `Reading` once. Only the result on rank 0 is valid.
+
+        Raises CollectiveError, TimeoutError.
+        """
         comm = self._comm
         if comm.size == 1:
             return Reading(None, None)
@@ -148,11 +154,11 @@ def _loop() -> None:
 
 
 def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
-    """The indices of the rounds in one mode of the machine; `pings` has the readings before and after each round.
+    """The indices of the rounds in which the machine was equally fast. `pings`: readings before and after each round.
 
-    In these rounds every ping differs from the median round's ping by at most the factor `FACTOR`, and every time of
-    the loop by at most `CORE_FACTOR`. A value missing from a reading excludes no round. If fewer than `FEWEST` rounds
-    would be left, all are returned.
+    In these rounds every ping (the time of a small message) differs from the median by at most the factor `FACTOR`, and
+    every time of the loop by at most `CORE_FACTOR`. A value missing from a reading excludes no round. If fewer than
+    `FEWEST` rounds would be left, all are returned.
     """
     rounds = range(len(pings))
     near = _steady([[r.ping for r in pair] for pair in pings], FACTOR)

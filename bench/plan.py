@@ -36,15 +36,18 @@ class PeerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. "all" as a dtype, op or algorithm stands for all that fit the other choices.
+    """What a run of the benchmark measures.
+
+    "all" as a dtype, op or algorithm stands for all that fit the other choices.
 
     `places`: the wanted forms of calls, "out-of-place" and "in-place"; forms that a collective does not have are
-    skipped. `usual`: measure only the first remaining form. `iterations`: calls per line of the table and form; None:
-    as many as fit into `budget` seconds. `rounds`: how often all systems take turns. `limits`: names of lower limits to
-    measure (see limits.py). `peers`: other systems. `addresses`: as in `collectives run`, for the ranks of all systems.
-    `renew`: every rank writes its input before each call, outside the timed part. `row`: consecutive calls without a
-    barrier between them. `traces`: models whose gradients replace `sizes`. Each model is measured twice: with one call
-    for each gradient, and with gradients fused into buckets of `bucket` bytes.
+    skipped. `usual`: measure only the first remaining form. `iterations`: how many calls of each form are measured in
+    each line of the table; None: as many as fit into `budget` seconds. `rounds`: how often all systems take turns.
+    `limits`: names of lower limits of a collective's time, such as a plain copy, to measure (see limits.py). `peers`:
+    other systems. `addresses`: as in `collectives run`, for the ranks of all systems. `renew`: every rank writes its
+    input before each call, outside the timed part. `row`: the number of consecutive calls without a barrier between
+    them. `traces`: models whose gradients replace `sizes`. Each model is measured twice: with one call for each
+    gradient, and with gradients fused into buckets of `bucket` bytes.
     """
 
     collectives: tuple[str, ...]
@@ -102,7 +105,10 @@ def load(modules: tuple[str, ...], folder: str) -> None:
 
 
 def cases(plan: Plan, ranks: int) -> list[Case]:
-    """The cases to measure, in the table's order. ValueError if a name is unknown or a combination impossible."""
+    """The cases (calls of one size) to measure, in the table's order.
+
+    ValueError for unknown names and impossible combinations.
+    """
     found = list(dict.fromkeys(_cases(plan, ranks)))
     if not found:
         raise ValueError("nothing to measure: none of the dtypes supports any of the ops")

@@ -31,7 +31,10 @@ class Curve:
 
 
 def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
-    """The lines of each plot by its title (collective, with --trace also the model); cases of 0 bytes are left out."""
+    """The lines of each plot, by the plot's title: the collective, with --trace also the model.
+
+    Cases of 0 bytes are omitted.
+    """
     found: dict[str, dict[tuple[str, str], list[tuple[int, float, float]]]] = {}
     results = [r for r in results if r["bytes"]]
     for result in results:
@@ -58,7 +61,10 @@ def _label(result: dict[str, Any], name: str, results: list[dict[str, Any]]) -> 
 
 
 def plot(document: dict[str, Any], file: str | os.PathLike[str]) -> None:
-    """Draw a run into `file`, whose suffix sets the format. Raises OSError; ImportError without matplotlib."""
+    """Draw the results `document` of a run into `file`, whose suffix sets the format.
+
+    OSError; ImportError without matplotlib.
+    """
     require()
     from matplotlib.figure import Figure
 

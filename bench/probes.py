@@ -27,12 +27,12 @@ from collectives.schedule.form import Recv, Reduce, Send
 
 
 class CannotReset(Exception):
-    """The kernel does not let us reset the peak."""
+    """The kernel does not let this process reset its peak of resident memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A result: `ranks` has the bytes of memory by rank, `wrong` the number of wrong elements on all ranks together."""
+    """A measured use of memory: `ranks` has the bytes by rank, `wrong` the number of wrong elements on all ranks."""
 
     ranks: list[int]
     wrong: int = 0
@@ -54,7 +54,7 @@ class Peak:
 
 
 def allreduce(nbytes: int, buffers: str, algorithm: str, timeout: float) -> Found:
-    """One allreduce in place, the first of its communicator."""
+    """Measures the memory that one allreduce in place needs, the first call of its communicator."""
     with collectives.init(timeout=timeout) as comm:
         count = max(1, nbytes // 4)
         x = comm.empty(count, "float32") if buffers == "shared" else np.empty(count, np.float32)
@@ -81,7 +81,7 @@ def communicator(timeout: float) -> Found:
 
 
 def link(timeout: float) -> Found:
-    """The memory of an open link without traffic."""
+    """Measures the memory of an open link without traffic."""
     with collectives.init(timeout=timeout) as comm:
         x = np.ones(comm.size, np.uint8)
         out = np.empty_like(x)
@@ -105,7 +105,7 @@ def link(timeout: float) -> Found:
 
 
 def threads(ranks: int, timeout: float) -> Found:
-    """The memory of a process whose threads are the ranks."""
+    """Measures the memory of a process whose threads are the ranks."""
     wrong = [1] * ranks
 
     def rank(number: int) -> None:
@@ -138,7 +138,7 @@ _PROBES: Final[dict[str, Callable[..., Found]]] = {
 
 
 def main() -> None:
-    """A process that `collectives.bench.memory` started."""
+    """The entry point of a process that `collectives.bench.memory` has started."""
     reported: dict[str, Any] = json.loads(sys.argv[1])
     try:
         found = _PROBES[reported["probe"]](**reported["options"])

@@ -107,7 +107,7 @@ class _Session:
         self.table.row(row)
 
     def finish(self) -> int:
-        """Print the end of the table; returns the exit code."""
+        """Print the end of the table of results; returns the exit code of the benchmark."""
         self.complete = True
         self.table.foot(time.monotonic() - self.clock)
         return REFUTED if any(row.wrong for row in self.rows) else 0
@@ -127,12 +127,15 @@ def _nobody(_case: Case, _what: str) -> None:
 
 
 def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
-    """`run`, with errors printed in one line."""
+    """Run the plan by `run`; if it raises an error, print the error in one line. Returns the exit code."""
     return exits.guarded("collectives bench", partial(run, plan, screen, store, folder))
 
 
 def main() -> None:
-    """Entry point of a rank that `collectives.bench.start` started; its plan is JSON in the first argument."""
+    """The entry point of a rank's process that `collectives.bench.start` has started.
+
+    The first argument is a plan as JSON.
+    """
     result = json.loads(sys.argv[1])
     plan = Plan.from_json(result["plan"])
     load(plan.modules, result["cwd"])

@@ -43,7 +43,7 @@ class Screen:
     table: bool = True
 
     def console(self) -> Console:
-        """A console on the standard output, with no limit to the length of lines."""
+        """An object of the package rich that prints to the standard output, with no limit to the length of lines."""
         return Console(
             force_terminal=self.colour, no_color=not self.colour, width=1000, highlight=False, soft_wrap=True
         )
@@ -58,7 +58,7 @@ class _Column:
 
 
 class Table:
-    """Writes to the standard output. One per run."""
+    """Writes the table of results to the standard output; one object for a run of the benchmark."""
 
     def __init__(self, plan: Plan, screen: Screen, todo: Sequence[Case]) -> None:
         self._plan: Final = plan
@@ -126,7 +126,10 @@ class Table:
         self._print(Text(f"# Took                 : {seconds:.1f} s", style="dim"))
 
     def note(self, case: Case, what: str) -> None:
-        """Print the current step, on a terminal only."""
+        """Show the current step of the measurement, on a terminal only.
+
+        `case`: the call that is measured. `what`: the step.
+        """
         title = case.trace or case.collective
         call = f"{title} {sizes.text(case.nbytes)} {case.dtype} {case.algorithm}: {what}"
         self._progress.show(f"{remaining(self._done, self._total, time.monotonic() - self._start)}  {call}")

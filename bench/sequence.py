@@ -22,7 +22,7 @@ One = Callable[[Case, Any, Any], Bound]
 
 
 def bind(case: Case, inp: Any, out: Any, one: One, memory: Callable[[int, Any], Any] = np.zeros) -> Bound:
-    """Returns a function that runs the whole `case`, and the array that holds its result: `inp` or `out`.
+    """Returns a function that runs `case`, an allreduce of many gradients, and the array of its result: `inp` or `out`.
 
     `one(case, input, output)` returns such a function and array for an allreduce of one array, possibly in place.
     `memory(elements, dtype)` allocates the buckets.

@@ -59,7 +59,10 @@ class Found:
 
 
 def measure(case: Case) -> Found:
-    """Measure one case. Raises StartError, OSError; RuntimeError if a rank failed or only one core is usable."""
+    """Count the sleeps of ranks in one case.
+
+    StartError, OSError; RuntimeError if a rank failed or only one core is usable.
+    """
     if len(os.sched_getaffinity(0)) < _CORES:
         raise RuntimeError(f"this needs {_CORES} cores")
     return Found(
@@ -133,5 +136,5 @@ def _core() -> int:
 
 
 def main() -> None:
-    """A process that `measure` started as a rank."""
+    """The entry point of a rank's process that `measure` has started."""
     answering("collectives bench sharing", lambda reported: run(bool(reported["beside"])))

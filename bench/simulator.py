@@ -26,7 +26,7 @@ BOUNDS: Final = (2, 25)  # iterations of a case in a pass
 
 
 def measure(order: Order, ranks: int) -> list[Measured]:
-    """Start `ranks` ranks, which measure for about `order.budget` seconds; returns each case with its seconds.
+    """Start `ranks` ranks, which measure for about `order.budget` seconds; returns each measured call with its seconds.
 
     Raises StartError, OSError; RuntimeError if a rank failed.
     """
@@ -35,7 +35,7 @@ def measure(order: Order, ranks: int) -> list[Measured]:
 
 
 def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
-    """For each case, its shortest time in several measurements."""
+    """For each measured call, its shortest time in several measurements."""
     found: dict[Case, float] = {}
     for measured in several:
         for case, seconds in measured:
@@ -44,7 +44,7 @@ def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
 
 
 def run(order: Order) -> list[Any] | None:
-    """One rank's part of `measure`; returns each case with its seconds on rank 0, and None on other ranks."""
+    """One rank's part of `measure`; on rank 0 returns each measured call with its seconds, on other ranks None."""
     with collectives.init(transport=order.transport) as comm:
         reported = [json.loads(text) for text in comm._everyones(json.dumps(comm._linked.place.to_json()).encode())]
         cores = group_cores(comm._linked.place, [HostIdentity.from_json(value) for value in reported])
@@ -66,5 +66,5 @@ def run(order: Order) -> list[Any] | None:
 
 
 def main() -> None:
-    """A process that `measure` started as a rank."""
+    """The entry point of a rank's process that `measure` has started."""
     answering("collectives bench simulator", lambda reported: run(Order.from_json(reported)))

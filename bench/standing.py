@@ -31,8 +31,9 @@ _BESIDES: Final = 0.35  # first estimate of the seconds that a figure takes beyo
 class Size:
     """The result for one size: `ratio` is our time over that of the fastest other system, `best`.
 
-    `bar`: the largest accepted ratio (target) in this `mode` of the machine (see `ping`). `rounds`: the number of
-    measured rounds. `set_aside`: how many of them do not count, because the machine was in another mode.
+    `mode`: whether the cores share a cache (see `ping`). `bar`: the largest accepted ratio (target) in this mode.
+    `rounds`: the number of measured rounds. `set_aside`: how many of them do not count, because the machine was faster
+    or slower.
     """
 
     nbytes: int
@@ -46,7 +47,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the table: a line and a band (range) of sizes. `sizes` is empty if nothing could be compared."""
+    """One cell of the table of targets: a line and a range of sizes. `sizes` is empty if nothing could be compared."""
 
     line: Line
     band: Band
@@ -68,7 +69,10 @@ class Cell:
 
 
 def cells(line: Line, documents: Sequence[dict[str, Any]]) -> list[Cell]:
-    """The line's cells, from the results of its runs."""
+    """The cells of one line of the table of targets, computed from the results of its runs.
+
+    `documents`: these results, as the benchmark writes them as JSON.
+    """
     found: dict[int, list[dict[str, Any]]] = {}
     for result in (r for document in documents for r in document["results"]):
         if result["collective"] == line.collective:
@@ -111,11 +115,12 @@ def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """All benchmark runs for one table. `run(plan, ranks)` makes one run; returns its results, or None if it failed.
+    """All runs of the benchmark for one table of targets.
 
-    `launches`: how often all processes are started, each time for `rounds` rounds. `budget`: seconds for all runs
-    together. `pythons`: the interpreter of each other system. `say`: called with messages for the user. `renew`:
-    whether ranks write their input before each call.
+    `run(plan, ranks)` makes one run, and returns its results, or None if it failed. `launches`: how often all processes
+    are started, each time for `rounds` rounds. `budget`: seconds for all runs together. `pythons`: the interpreter of
+    each other system. `say`: called with messages for the user. `renew`: whether ranks write their input before each
+    call.
     """
 
     lines: tuple[Line, ...]
@@ -145,7 +150,11 @@ class Session:
         )
 
     def documents(self) -> dict[Setting, list[dict[str, Any]]]:
-        """Make all runs; returns the results of those that succeeded, by setting (transport, buffers, ranks, row)."""
+        """Make all runs of the benchmark; returns the results of those that succeeded, by their `Setting`.
+
+        A setting has the transport, the kind of arrays, the number of ranks, and how many calls follow one another
+        without a barrier.
+        """
         found: dict[Setting, list[dict[str, Any]]] = {}
         runs = list(product(range(self.launches), dict.fromkeys(line.setting for line in self.lines)))
         end = time.monotonic() + self.budget
@@ -166,5 +175,5 @@ class Session:
 
 
 def figures(plan: Plan) -> int:
-    """The number of figures in a run: cases times systems."""
+    """The number of figures in a run of the benchmark: measured calls times systems."""
     return len(plan.collectives) * len(plan.sizes) * (1 + len(plan.peers))

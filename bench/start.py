@@ -27,7 +27,11 @@ _BOOT: Final = (
 
 
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
-    """Run the benchmark `plan` with `ranks` ranks; returns the exit code. Raises what `processes` raises."""
+    """Run the benchmark `plan` with `ranks` ranks; returns the exit code. Raises StartError, OSError.
+
+    `screen`: how to print. `store`: the URL of the store, "" for one of its own. `bind`: whether each rank is bound to
+    cores of its own.
+    """
     task = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
     return processes("collectives.bench.rank", task, ranks, store=store, bind=bind, addresses=plan.addresses)
 
@@ -42,10 +46,11 @@ def processes(
     addresses: str = "random",
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run `main()` of `module` in `ranks` processes, with `task` as JSON in an argument; returns the exit code.
+    """Run the function `main` of `module` in `ranks` processes, with `task` as a JSON argument; returns the exit code.
 
-    Raises StartError, OSError. If signal n interrupts this process, raises SystemExit with code 128 + n, whatever the
-    exit codes of the ranks: an interrupted rank that has just started may fail in any way.
+    `bind`: whether each rank is bound to cores of its own. `addresses`: as in `collectives run`. `environment`: more
+    environment variables. Raises StartError, OSError. If signal n interrupts this process, raises SystemExit with code
+    128 + n, whatever the exit codes of the ranks: an interrupted rank that has just started may fail in any way.
     """
     command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(task)]
     outcome = launch(
@@ -65,9 +70,9 @@ def processes(
 
 
 def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
-    """Run `main()` of `module` in `ranks` processes, and return rank 0's answer; `main()` has to call `answering`.
+    """Run the function `main` of `module`, which calls `answering`, in `ranks` processes; returns rank 0's result.
 
-    Raises what `processes` raises, and RuntimeError if a rank failed.
+    Raises StartError, OSError, and RuntimeError if a rank failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         file = Path(folder) / "answer"
@@ -78,7 +83,7 @@ def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mappin
 
 
 def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
-    """Call this in `main()` of a module that `answer` starts: it calls `run` with the task, then ends the process.
+    """Called by the function `main` of a module that `answer` starts: calls `run` with the task, then ends the process.
 
     On rank 0 `run` returns the value, of JSON types, that `answer` then returns; on other ranks it returns None. An
     error that `run` raises is printed in a line that begins with `name`.

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def gradients(name: str) -> tuple[int, ...]:
-    """The number of elements of each gradient, in the order of backpropagation: the last layer's gradients first."""
+    """The number of elements of each gradient of the model `name`, in the order of backpropagation."""
     return tuple(math.prod(shape) for shape in reversed(shapes(name)))
 
 

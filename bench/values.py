@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The inputs and the result of one checked call, up to `length` elements; `op` is "none" if nothing is reduced."""
+    """The inputs and result of a checked call, of at most `length` elements; `op` is "none" if nothing is reduced."""
 
     dtype: np.dtype[Any]
     op: str
@@ -36,13 +36,13 @@ class Values:
     length: int
 
     def table(self, rank: int) -> Array:
-        """The values that the input of that rank repeats."""
+        """The values that fill the input of rank `rank`, again and again."""
         if self.op == "avg" and rank == self.ranks - 1:
             return self._completing()
         return self._random(rank)
 
     def total(self, ranks: int | None = None) -> Array:
-        """The table that the result repeats: the tables of the first `ranks` ranks (None: of all), reduced."""
+        """The values that the right result repeats: those of the first `ranks` ranks (None: of all ranks), reduced."""
         if self.op == "avg":
             whole = self.table(0).astype(np.complex128)
             for rank in range(1, self.ranks):
@@ -99,13 +99,19 @@ def fill(array: Array, table: Array, phase: int = 0) -> None:
 
 
 def spoil(array: Array, table: Array, phase: int = 0) -> None:
-    """Overwrite `array` so that every element differs from the value that `fill` would write there."""
+    """Overwrite `array` so that every element differs from the value that `fill` would write there.
+
+    `table` and `phase` are those of `fill`.
+    """
     opposite = ~table if table.dtype == bool else (~table.view(np.uint8)).view(table.dtype)
     fill(array, opposite, phase)
 
 
 def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int:
-    """Count elements whose relative difference from the value `fill` would write exceeds `slack`; NaN always counts."""
+    """Count elements whose relative difference from the value `fill` would write exceeds `slack`; NaN always counts.
+
+    `table` and `phase` are those of `fill`.
+    """
     bad = 0
     with np.errstate(all="ignore"):  # a wrong value may be anything
         for part, values in _parts(array, table, phase):

@@ -34,7 +34,7 @@ def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, f
 
 
 def rates(ctx: click.Context, param: click.Parameter, value: str) -> list[tuple[str, float]]:
-    """Rates, each in tc's notation and in bytes a second."""
+    """Parse an option's rates, separated by commas; returns each in tc's notation, and as bytes a second."""
     return [_rate(text.strip()) for text in value.lower().split(",")]
 
 

@@ -24,7 +24,7 @@ _WRITE: Final = 256 << 10
 
 
 def main() -> None:
-    """Read from the first argument what to measure, as JSON; print the times and bytes, as JSON."""
+    """Measure what the first command-line argument says, as JSON; print the times and the bytes sent, as JSON."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
     with collectives.init(timeout=600) as comm, contextlib.ExitStack() as stack:
         groups = {

@@ -73,7 +73,7 @@ class StaleEpoch(CollectiveError):
 
 
 class Aborted(CollectiveError):
-    """The operation was given up before it completed."""
+    """The operation was given up before it completed: another rank failed, or the communicator was closed."""
 
 
 class StoreError(CollectiveError):
@@ -89,7 +89,7 @@ class AuthError(CollectiveError):
 
 
 class QuorumLost(CollectiveError):
-    """Too few ranks are left to continue. Nothing raises it yet: groups keep all their ranks."""
+    """Too few ranks are left to continue. Nothing raises it yet: groups cannot continue after the loss of a rank."""
 
 
 class TransportUnavailable(CollectiveError):

@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 class Admission(Generic[T]):
-    """A server's unauthenticated connections, by age and by client address. Times: seconds of the monotonic clock."""
+    """The connections to a server that have not authenticated yet, by age and by client address.
+
+    All times are in seconds of the monotonic clock.
+    """
 
     def __init__(self, limit: int, patience: float) -> None:
         self._limit = limit
@@ -32,7 +35,11 @@ class Admission(Generic[T]):
         return peer in self._places
 
     def enter(self, peer: T, address: str, now: float) -> T | None:
-        """Add the connection `peer`. Above the limit, remove another one and return it, to be closed; else None."""
+        """Add the connection `peer`.
+
+        If there are too many connections, remove one and return it, to be closed; else None. `address`: of the client.
+        `now`: the current time.
+        """
         victim = self.oldest() if len(self._places) >= self._limit else None
         source = _network(address)
         self._places[peer] = now, source
@@ -40,7 +47,7 @@ class Admission(Generic[T]):
         return victim
 
     def oldest(self) -> T | None:
-        """Remove and return the oldest connection of the address with most connections; None without connections."""
+        """Remove and return the oldest connection of the client address that has most; None without connections."""
         if not self._places:
             return None
         largest = max(self._by_source, key=lambda source: len(self._by_source[source]))
@@ -49,7 +56,7 @@ class Admission(Generic[T]):
         return victim
 
     def leave(self, peer: T) -> None:
-        """Remove `peer`, which has authenticated or is closed. Idempotent."""
+        """Remove the connection `peer`, which has authenticated or is closed. May be called again."""
         place = self._places.pop(peer, None)
         if place is not None:
             neighbours = self._by_source[place[1]]
@@ -58,11 +65,11 @@ class Admission(Generic[T]):
                 del self._by_source[place[1]]
 
     def due(self) -> float | None:
-        """When the next connection expires; None if there are none."""
+        """When the oldest connection will have been unauthenticated for too long; None if there are no connections."""
         return next(iter(self._places.values()))[0] + self._patience if self._places else None
 
     def expired(self, now: float) -> list[T]:
-        """The connections that have been unauthenticated for too long; they count toward the limit until `leave`."""
+        """The connections that have been unauthenticated for too long; they count until `leave` is called."""
         found = []
         for peer, (since, _) in self._places.items():
             if now - since < self._patience:

@@ -35,7 +35,7 @@ class Deadline:
         self._end = self._start + check_timeout(timeout)
 
     def left(self) -> float:
-        """Seconds that remain, never below 0."""
+        """Seconds that remain until the deadline, never below 0."""
         return max(0.0, self._end - time.monotonic())
 
     def elapsed(self) -> float:
@@ -47,7 +47,10 @@ class Deadline:
 
 
 def check_timeout(timeout: object, name: str = "timeout") -> float:
-    """`timeout` as a float, in seconds. ValueError if it is negative or not finite, TypeError if it is no number."""
+    """`timeout` as a float, in seconds. ValueError if it is negative or not finite, TypeError if it is no number.
+
+    `name`: what errors call `timeout`.
+    """
     if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
         raise TypeError(f"{name} must be a number of seconds, not {type(timeout).__name__}")
     seconds = float(timeout)
@@ -66,7 +69,7 @@ def check_key(key: object) -> str:
 
 
 def check_keys(keys: str | Sequence[str]) -> list[str]:
-    """`keys` as a list of checked keys. A single str is one key, not a sequence of characters."""
+    """`keys` as a list, after a check that all are valid. A single str is one key, not a sequence of characters."""
     if isinstance(keys, str):
         return [check_key(keys)]
     if not isinstance(keys, Iterable):
@@ -130,7 +133,7 @@ def parts(keys: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def missing(store: str, keys: Sequence[str], elapsed: float) -> OpTimeout:
-    """The error of a `wait` whose deadline passed."""
+    """The error of a store's `wait` for `keys` that has reached its deadline after `elapsed` seconds."""
     shown = ", ".join(repr(key[:200]) for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
     noun = "key" if len(keys) == 1 else "keys"
     return OpTimeout(f"{store}: {len(keys)} {noun} did not appear within {elapsed:.1f} s: {shown}")

@@ -19,7 +19,10 @@ def get(env: Environment, key: str) -> str | None:
 
 
 def integer(env: Environment, key: str) -> int | None:
-    """The variable's value as a number; None if it is not set. ValueError unless it is an integer, zero or more."""
+    """The value of the environment variable `key` as a number; None if it is not set.
+
+    ValueError unless it is an integer, zero or more.
+    """
     text = get(env, key)
     if text is None:
         return None
@@ -29,7 +32,10 @@ def integer(env: Environment, key: str) -> int | None:
 
 
 def seconds(env: Environment, key: str) -> float | None:
-    """The variable's value; None if it is not set. ValueError unless it is a finite number, zero or more."""
+    """The value of the environment variable `key`, in seconds; None if it is not set.
+
+    ValueError unless it is a finite number, zero or more.
+    """
     text = get(env, key)
     if text is None:
         return None

@@ -29,8 +29,8 @@ def exchange(
 
     A group may exchange values once; all its ranks must call this function. `value` has at most `MAX_RECORD` bytes as
     JSON. The last rank to read all values removes them from the store. Raises: OpTimeout with `late`, the ranks that
-    have not called before the first deadline; PeerLost for a rank that has ended, or has not called within `silence`
-    seconds (0: no limit); AuthError for a value that no rank of the group wrote; StoreError.
+    have not called this function before the first rank's deadline; PeerLost for a rank that has ended, or has not
+    called within `silence` seconds (0: no limit); AuthError for a value that no rank of the group wrote; StoreError.
     """
     deadline = Deadline(check_timeout(timeout))
     scope, size = membership.scope, membership.size

@@ -29,14 +29,14 @@ LAST_WORD = 0.7  # seconds that a rank which fails waits for the leader to publi
 
 
 class Member:
-    """One rank that forms a group: joins the session that the notice names, or becomes the leader of a new session."""
+    """One rank that forms a group: it joins a session (an attempt to do so), or becomes the leader of a new one."""
 
     def __init__(self, participant: Participant) -> None:
         self._participant = participant
         self._patience = PATIENCE
 
     def run(self) -> Formed:
-        """Form the group. Raises what `group.form` raises."""
+        """Form the group, and return it. Raises the errors of `group.form`."""
         participant = self._participant
         try:
             while True:

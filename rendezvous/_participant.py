@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """A group that has formed: its session's name, and its members by rank.
+    """A group that has formed: the name of its session (the attempt to form it), and its members by rank.
 
-    `leader` is the rank that has led the session, `notice` the final content of the notice.
+    `leader` is the rank that has led the session, `notice` the final value of the store key that describes the session.
     """
 
     session: str
@@ -58,7 +58,7 @@ class Pulse:
         self.beats = 0
 
     def beat(self, value: bytes | None) -> bool:
-        """Check the counter's current `value`; True if it has changed since the previous check."""
+        """Check the current `value` of the heartbeat's counter; True if it has changed since the previous check."""
         changed = self._looks > 0 and value is not None and value != self._last
         if changed:
             self.beats += 1
@@ -76,14 +76,14 @@ class Pulse:
 
 @dataclass(slots=True)
 class Silent:
-    """A rank that led a session, and then was not heard of for so many seconds in which this process ran."""
+    """A rank that led an attempt to form a group, and then was silent for `seconds`, while this process watched."""
 
     place: str
     seconds: float
 
 
 class Participant:
-    """The state of one call of `form`."""
+    """The state of one call of `form`, by which a rank forms a group."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Participant:
                 time.sleep(_PAUSE)
 
     def wait(self, keys: list[str], timeout: float) -> list[bytes]:
-        """As `Store.wait`, but OpTimeout also if the store is unreachable: `timeout` is short, the next call waits."""
+        """As `Store.wait`, but OpTimeout also if the store is unreachable: callers then repeat the short wait."""
         try:
             return self.store.wait(keys, timeout)
         except Unreachable as error:
@@ -154,13 +154,13 @@ class Participant:
         self.delete(session_keys(self.scope, session, size))
 
     def withdraw(self) -> None:
-        """Remove this rank's keys of a session that it leaves."""
+        """Remove this rank's store keys of a session (an attempt to form a group) that it leaves."""
         if self.leaving:
             self.delete(self.leaving)
             self.leaving = []
 
     def vanish(self) -> None:
-        """Remove this rank's keys after an error or an interrupt."""
+        """Remove this rank's keys from the store after an error or an interrupt."""
         with contextlib.suppress(StoreError):
             if self.leaving:
                 self.store.delete(self.leaving, 1.0)
@@ -178,7 +178,12 @@ class Participant:
         verdict: Mapping[str, Any] | None = None,
         before: Notice | None = None,
     ) -> bytes:
-        """The bytes of a new notice; `before`: the replaced notice, if keys of its session are still to be removed."""
+        """The bytes of a notice: the store's value that describes an attempt to form a group.
+
+        `state`: "open", "closed" or "failed". `session`: the attempt. `before`: the notice that it replaces, if store
+        keys of that attempt are still to be removed. `roster`: the list of members, once the group has formed.
+        `verdict`: why it has failed.
+        """
         document = {
             "v": VERSION,
             "state": state,
@@ -196,7 +201,10 @@ class Participant:
         return self.scope.seal("notice", document)
 
     def read_notice(self, value: bytes | None) -> tuple[Notice | None, bool]:
-        """The notice in the bytes `value` (None if there is no valid notice), and whether `value` is authentic."""
+        """The notice in the bytes `value`, which describes an attempt to form a group, and whether it is authentic.
+
+        The notice is None if `value` is no valid notice.
+        """
         document, authentic = self.scope.unseal("notice", value or b"")
         return parse_notice(document), authentic
 
@@ -227,11 +235,14 @@ class Participant:
         return [hello for rank in range(self.me.size) if (hello := self.hello(session, rank)) is not None]
 
     def hello(self, session: str, rank: int) -> Hello | None:
-        """What that rank has written to its slot; None if it has not, or not with the secret."""
+        """What that rank has written to its slot, a store key, to join; None if nothing, or not with the secret."""
         return read_hello(self.scope, session, rank, self.get(self.scope.key(session, slot(rank))))
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
-        """Object to the session with `complaint`; the session's leader reports the first objection to all ranks."""
+        """Object to `session`, an attempt to form a group, with `complaint`.
+
+        The leader of the session reports the first objection to all ranks.
+        """
         key = self.scope.key(session, "flag")
         value = self.scope.seal(f"{session}/flag", complaint)
         if self.compare_set(key, None, value) == value:
@@ -240,7 +251,7 @@ class Participant:
     # -- how a session ends
 
     def outcome(self, session: str, value: bytes) -> Formed:
-        """The group that the session has formed, read from `value`, its final notice; raises the error if it failed."""
+        """The group that `session` has formed, read from its last description, `value`; raises the error if none."""
         notice, authentic = self.read_notice(value)
         if notice is None and self.scope.secret is None:
             raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
@@ -260,7 +271,7 @@ class Participant:
         return Formed(session, roster, notice.rank, value)
 
     def is_member(self, notice: Notice) -> bool:
-        """Whether the member list in `notice` has this call of `form`, and not another process with the same rank."""
+        """Whether the members listed in `notice` include this call of `form`, not another process with its rank."""
         own = notice.roster[self.me.rank : self.me.rank + 1]
         return notice.state == "closed" and [entry.nonce for entry in own] == [self.me.nonce]
 
@@ -291,7 +302,10 @@ class Participant:
         return [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.me.size]
 
     def lost(self, gone: Mapping[int, str], what: str) -> Mapping[str, Any]:
-        """The verdict on ranks that had begun to join. `gone`: their places, by rank; `what` happened to them."""
+        """Why no group forms: ranks that had begun to join are lost.
+
+        `gone`: the host and process of each lost rank. `what`: what happened to them, as text.
+        """
         names = ", ".join(f"rank {rank} ({place})" for rank, place in sorted(gone.items()))
         return {"kind": "lost", "lost": sorted(gone), "text": f"{names} {what} while the group formed"}
 
@@ -302,7 +316,7 @@ class Participant:
         )
 
     def foreign(self, key: str) -> str:
-        """The error for a key with a value that no rank has written."""
+        """The error text for a store key whose value no rank has written."""
         return (
             f"{self.store!r}: key {key!r} holds something that no rank of this library wrote; "
             "see who else uses this store, or give the job a secret, or a store of its own"
@@ -325,13 +339,16 @@ def slot(rank: int) -> str:
 
 
 def read_hello(scope: Scope, session: str, rank: int, value: bytes | None) -> Hello | None:
-    """The hello in `value`, the content of that rank's slot; None unless that rank wrote it, with the secret."""
+    """What rank `rank` wrote to its slot (its store key) to join: decoded from `value`.
+
+    None unless that rank wrote it, with the secret. `session`: the attempt to form a group.
+    """
     document, authentic = scope.unseal(f"{session}/{slot(rank)}", value or b"")
     hello = parse_hello(document)
     return hello if authentic and hello is not None and hello.rank == rank else None
 
 
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """All store keys that a session uses while its group forms, except the notice."""
+    """All store keys that a session (an attempt to form a group) uses, except the key `notice`, which describes it."""
     names = [*(slot(rank) for rank in range(size)), "flag", "beat", "go", "left"]
     return [scope.key(session, name) for name in names]

@@ -65,7 +65,7 @@ def now() -> float:
 
 
 def born() -> float:
-    """When this process started, on the clock of `now`; infinity if /proc does not show it."""
+    """When this process started, in seconds since boot as `now` counts them; infinity if /proc does not show it."""
     ticks = _started(os.getpid())
     return int(ticks) / os.sysconf("SC_CLK_TCK") if ticks else math.inf
 

@@ -39,7 +39,7 @@ class Scope:
 
     @property
     def base(self) -> str:
-        """The prefix of all store keys of this scope; it shows the name and differs by name, run id and epoch."""
+        """The prefix of all store keys of this job and epoch: it shows the name and depends on name, run id, epoch."""
         mark = hashlib.sha256(json.dumps([self.name, self.run]).encode()).hexdigest()[:16]
         return f"{self.name}~{mark}/{self.epoch}"
 
@@ -57,7 +57,10 @@ class Scope:
         return b"\1" + secrets.sign(self.secret, self.base, self.epoch, key, body) + body
 
     def unseal(self, key: str, data: bytes) -> tuple[dict[str, Any] | None, bool]:
-        """The document in `data` (None if there is no valid document), and whether `data` is authentic."""
+        """The document in `data`, the value of `key` in the store, and whether it has the right HMAC.
+
+        The document is None if `data` is invalid. Without a secret, values without an HMAC are right.
+        """
         sealed = data[:1] == b"\1"
         start = 1 + secrets.TAG_SIZE if sealed else 1
         tag, body = data[1:start], data[start:]
@@ -75,7 +78,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the roster, the list of members, has of one rank. `origin`: its process, see `_process`."""
+    """One rank in the list of members. `origin`: its process, as `_process.origin` describes it."""
 
     nonce: str
     origin: str
@@ -153,7 +156,7 @@ def _is_size(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The value that a rank writes to its slot, to join a session."""
+    """The value that a rank writes to its slot (its store key), to join an attempt to form a group."""
 
     rank: int
     size: int

@@ -19,14 +19,14 @@ _STEPS: Final = 0xFFFFFF00  # from this number on, a step is a batch script or a
 def step(env: Environment) -> str | None:
     """A name for the job step in which this process is a task; None if it is no task, as in a batch script.
 
-    SLURM_PROCID does not tell: Slurm sets this variable in batch scripts, too.
+    SLURM_PROCID does not show whether it is a task, because Slurm sets this variable in batch scripts, too.
     """
     job, number = get(env, "SLURM_JOB_ID") or get(env, "SLURM_JOBID"), _number(env)
     return f"slurm-{job}.{number}" if job and number is not None and number < _STEPS else None
 
 
 def no_task(env: Environment) -> bool:
-    """Whether the step is a batch script or an interactive shell."""
+    """Whether this process is in a Slurm batch script or an interactive shell, so that it is no rank."""
     number = _number(env)
     return number is not None and number >= _STEPS
 

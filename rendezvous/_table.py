@@ -12,7 +12,7 @@ from ._checks import count
 
 
 class Watch:
-    """The keys that a reader waits for and that are still missing, and the function that wakes the reader."""
+    """The store keys that a reader waits for and that are still missing, and the function that wakes it."""
 
     __slots__ = ("keys", "wake")
 
@@ -22,7 +22,7 @@ class Watch:
 
 
 class Table:
-    """A dictionary whose readers can be woken."""
+    """The keys and values of a store that lives in one process, as a dictionary whose readers can be woken."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -51,7 +51,10 @@ class Table:
                 watch.wake()
 
     def add(self, key: str, amount: int, store: str = "") -> int:
-        """As `Store.add`. Raises NotANumber, which names `store`."""
+        """Add `amount` to the number stored under `key`, as `Store.add` does.
+
+        Raises NotANumber, which names `store`.
+        """
         total = count(store, key, self._values.get(key), amount)
         self.set(key, str(total).encode())
         return total
@@ -93,6 +96,6 @@ class Table:
         watch.keys = set()
 
     def weight(self, key: str) -> int:
-        """The bytes that the key adds to `nbytes`."""
+        """The bytes of `key` and its value, by which they count in `nbytes`."""
         value = self._values.get(key)
         return 0 if value is None else len(key) + len(value)

@@ -57,7 +57,7 @@ class _Peer:
 
 
 class Server:
-    """Serves a table of keys and values until closed; `listeners` are listening sockets, which the server closes."""
+    """Serves a store's keys and values over TCP until closed; `listeners` are listening sockets, which it closes."""
 
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None) -> None:
         self._listeners = list(listeners)

@@ -82,7 +82,10 @@ def same(one: bytes, other: bytes) -> bool:
 
 
 def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
-    """A frame with this code and these fields. Raises ValueError if it would be longer than `MAX_FRAME` bytes."""
+    """A frame (request or answer) with this code and these fields.
+
+    ValueError if it is longer than `MAX_FRAME` bytes.
+    """
     parts = [b"", bytes([code])]
     for field in fields:
         parts.append(_LENGTH.pack(ABSENT if field is None else len(field)))
@@ -108,7 +111,10 @@ def frame_length(data: bytes | bytearray, most: int = MAX_FRAME) -> int | None:
 
 
 def decode(frame: bytes | bytearray, most: int = MAX_KEYS) -> tuple[int, list[bytes | None]]:
-    """The code and the fields of a complete frame. Raises: Malformed, also for more than `most` fields."""
+    """The code and the fields of a frame (a message of a tcp store).
+
+    Raises: Malformed, also for more than `most` fields.
+    """
     fields: list[bytes | None] = []
     at = _LENGTH.size + 1
     while at < len(frame):

@@ -55,7 +55,7 @@ class Launch:
     """This process's rank, the size of its job, and other settings. A field is None if nothing sets it.
 
     `launcher` is the name of a launcher in `launchers`, or "mpi" (rank and size come from MPI itself), "arguments" or
-    "none". `variables` names what set rank and size, with the values, for error messages.
+    "none". `variables` has the variables or arguments that set rank and size, with their values, for error messages.
     """
 
     launcher: str

@@ -33,11 +33,12 @@ _KINDS: Final[Mapping[str, type[CollectiveError]]] = {
 
 
 def first_cause(store: Store, membership: Membership, error: BaseException, timeout: float) -> BaseException:
-    """The error that this rank has to raise after `error`, which is published if it is the first of its group.
+    """The error that this rank has to raise when opening links has failed by `error`.
 
-    That is `error` itself, or the first error of another rank, or StoreError if the store cannot be reached any more:
-    then other ranks have left because they could not read who is in the group. An error that is no CollectiveError is
-    this rank's own, and stays. Raises nothing.
+    If `error` is the first of the group, it is published in the store and returned. Otherwise the result is the first
+    error of another rank, or StoreError if the store cannot be reached any more: then other ranks have left because
+    they could not read who is in the group. An error that is no CollectiveError concerns only this rank, and is
+    returned unchanged. Raises nothing.
     """
     own = not isinstance(error, CollectiveError)
     try:

@@ -27,7 +27,10 @@ _ANSWER: Final = 0.5  # seconds for each exchange with the store
 
 
 class Keeper:
-    """The thread that does this, on the rank that has led the session. `stop` ends it."""
+    """A thread that publishes the list of a group's members in the store again if the store has lost it.
+
+    It runs on the rank that has led the forming of the group, until `stop` is called.
+    """
 
     def __init__(self, store: Store, membership: Membership) -> None:
         self._store = store

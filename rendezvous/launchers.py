@@ -24,7 +24,10 @@ _PORTS: Final = 15000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The values of one launcher's variables; `rank_name` and `size_name` are variables' names, for error messages."""
+    """The values of one launcher's environment variables.
+
+    `rank_name` and `size_name`: the names of the variables with rank and size, for error messages.
+    """
 
     launcher: str
     rank: int
@@ -92,7 +95,7 @@ class _Signs:
         return Found(self.launcher, rank, size, self.rank, self.size, *local, run_id, store, self.title)
 
     def incomplete(self, env: Environment) -> Incomplete | None:
-        """The launcher's variables, if some are set, but rank or size is missing; None otherwise, or if size is one."""
+        """The launcher's variables, if some are set but rank or size is missing; otherwise, or if size is 1, None."""
         names = (self.rank, self.size, self.local_rank, *self.others)
         present = {name: env[name] for name in names if get(env, name) is not None}
         rank, size = integer(env, self.rank), integer(env, self.size)
@@ -142,7 +145,7 @@ _OTHERS: Final = (
 
 
 def find(env: Environment) -> tuple[Found | None, list[Incomplete]]:
-    """The first launcher in `_LAUNCHERS` with complete variables, and those before it with incomplete variables.
+    """The first known launcher with complete variables in `env`, and those tried before it that have incomplete ones.
 
     The first result is None if no launcher has complete variables. Raises ValueError for a variable that should be a
     number and is not.

@@ -28,7 +28,7 @@ _spaces_lock = threading.Lock()
 
 
 class MemoryStore:
-    """`memory://name`. Blocks on an event, never polls."""
+    """The store `memory://name`, shared by the threads of a process. A reader that waits is woken; it never polls."""
 
     def __init__(self, name: str = "default") -> None:
         if not isinstance(name, str):

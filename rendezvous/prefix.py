@@ -15,7 +15,7 @@ from .store import Store, check_store
 
 
 class PrefixStore:
-    """A store that puts `prefix` before every key and passes each call on to `store`; errors show keys with prefix."""
+    """A store that puts `prefix` before every key and passes calls on to another store; errors show whole keys."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store = check_store(store)

@@ -122,7 +122,7 @@ def check(secret: bytes) -> bytes:
 
 
 def sign(secret: bytes, run: str, epoch: int, key: str, value: bytes) -> bytes:
-    """HMAC-SHA256 over run, epoch, key and `value`; each is preceded by its length, so that none runs into the next."""
+    """The HMAC-SHA256, with `secret`, over the other arguments, each of which is preceded by its length."""
     mac = hmac.new(secret, b"pycollectives record 1", hashlib.sha256)
     for field in (run.encode(), str(epoch).encode(), key.encode(), value):
         mac.update(struct.pack("!Q", len(field)))

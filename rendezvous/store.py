@@ -163,7 +163,7 @@ def open_store(
 
 
 def check_store(store: Store) -> Store:
-    """Returns `store` itself if it has the methods of a Store, else raises TypeError; the caller still closes it."""
+    """Returns `store` itself if it has the methods of a Store, else raises TypeError; the caller has to close it."""
     for name in ("set", "get", "wait", "add", "compare_set", "delete"):
         if not callable(getattr(store, name, None)):
             raise TypeError(f"a store is a URL or has the methods of Store; {type(store).__name__} has no {name}()")

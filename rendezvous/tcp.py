@@ -146,7 +146,7 @@ class TcpStore:
         return sum(self._number(self._call(_wire.DELETE, part, deadline)) for part in parts(names, _wire.MAX_KEYS))
 
     def close(self) -> None:
-        """As Store.close; a store that `serve` returned also stops the server: all keys and connections are lost."""
+        """As `Store.close`. If `serve` returned this store, also stops the server, whose keys are lost."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -17,12 +17,12 @@ _LENGTH: Final = len(PREFIX) + 32
 
 
 def name() -> str:
-    """A unique name that others cannot guess."""
+    """A unique name for an abstract unix socket that others cannot guess."""
     return PREFIX + secrets.token_hex(16)
 
 
 def bound() -> tuple[str, socket.socket | None]:
-    """A new name and the socket bound to it, which the caller must close; "" and None if no name can be bound."""
+    """A new name and the abstract unix socket bound to it, which the caller closes; "" and None if that fails."""
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     chosen = name()
     try:
@@ -34,16 +34,16 @@ def bound() -> tuple[str, socket.socket | None]:
 
 
 def check(text: str) -> None:
-    """Raise ValueError unless `text`, received from a peer, has the form of the names that ranks make."""
+    """Raise ValueError unless `text`, received from a peer, has the form of the socket names that ranks make."""
     if len(text) != _LENGTH or not text.startswith(PREFIX) or not text.isascii() or not text.isprintable():
         raise ValueError(f"not the name of a rank's socket: {text[:100]!r}")
 
 
 def is_bound(text: str) -> bool:
-    """Whether a socket of this network namespace has the name `text`, tested by trying to bind the name.
+    """Whether an abstract unix socket of this network namespace has the name `text`, tested by trying to bind the name.
 
-    Connecting to the name would show this, too, but the peer would have to accept the connection. Raises: ValueError if
-    no rank makes such names; OSError.
+    A connection to the name would show this, too, but the peer would have to accept it. Raises: ValueError if no rank
+    makes such names; OSError.
     """
     check(text)
     for _ in range(3):  # another rank may check at the same moment, and bind the name for that

@@ -19,6 +19,7 @@ def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str 
     """A rank's share of this machine's last-level cache (level 3 or higher), in bytes; 0 if no such cache is known.
 
     `everyone` has one identity for each rank. Ranks are assumed to be spread evenly over the cores that they may use.
+    `mine`: where this rank runs.
     """
     core = (mine.cpus & -mine.cpus).bit_length() - 1
     nbytes, sharing = _last_cache(Path(root, f"cpu{core}", "cache"))

@@ -64,7 +64,7 @@ class HostIdentity:
         return self.same_machine(other) and self.netns == other.netns
 
     def proven(self, other: HostIdentity) -> bool:
-        """Whether it is certain that `same_network` is right."""
+        """Whether it is certain that the result of `same_network(other)` is right."""
         return bool(self.proof and other.proof)
 
     def same_process(self, other: HostIdentity) -> bool:
@@ -84,7 +84,7 @@ class HostIdentity:
 
     @staticmethod
     def from_json(value: Any) -> HostIdentity:
-        """The identity that a peer sent as `value`. Raises ValueError if `to_json` cannot have made `value`."""
+        """Where a peer runs, decoded from what it sent as `value`. ValueError if `to_json` cannot have made `value`."""
         match value:
             case {
                 "host": str(host),
@@ -117,7 +117,10 @@ os.register_at_fork(after_in_child=_process.renew)
 
 
 def on_machine(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> tuple[list[HostIdentity], int]:
-    """The identities of the ranks on this machine, and a mask of the cores that any of them may use."""
+    """The identities of the ranks of `everyone` on this machine, and a mask of the cores that any of them may use.
+
+    `mine`: where this rank runs.
+    """
     here = [identity for identity in everyone if identity.same_machine(mine)]
     return here, functools.reduce(operator.or_, (identity.cpus for identity in here), 0)
 
@@ -131,7 +134,8 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
     """Whether the ranks of this machine outnumber the cores that they may use.
 
     `everyone` has one identity for each rank. Ranks that are pinned to different cores do not outnumber the cores; too
-    many ranks that are pinned to the same cores do. A cgroup's CPU quota counts as a number of cores.
+    many ranks that are pinned to the same cores do. A cgroup's CPU quota counts as a number of cores. `mine`: the
+    identity of this rank.
     """
     here, union = on_machine(mine, everyone)
     if len(here) > union.bit_count():
@@ -146,6 +150,7 @@ def fill_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
     """Whether there is at least one rank for each core that this rank may use.
 
     `everyone` has one identity for each rank. Only ranks of this machine with this rank's affinity mask are counted.
+    `mine`: where this rank runs.
     """
     return len(_alike(mine, everyone)) >= mine.cpus.bit_count()
 
@@ -178,7 +183,7 @@ def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
 def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
     """The number of cores that all ranks of this machine together may keep busy, by affinity and quota; at least 1.
 
-    `everyone` has one identity for each rank.
+    `everyone` has one identity for each rank. `mine`: where this rank runs.
     """
     here, union = on_machine(mine, everyone)
     quotas = [identity.quota for identity in here if identity.quota > 0]
@@ -202,7 +207,10 @@ def usable_cores() -> int:
 
 
 def cpu_quota(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> float:
-    """The tightest CPU quota of this process's cgroups, in cores; 0.0 if none is set (cgroup v2 and v1)."""
+    """The tightest CPU quota of this process's cgroups, in cores; 0.0 if none is set (cgroup v2 and v1).
+
+    `root`, `membership`: the kernel's folder and file to read.
+    """
     try:
         lines = Path(membership).read_text().splitlines()
     except OSError:

@@ -18,14 +18,14 @@ from collectives.transports.host import HostIdentity
 
 
 def doubtful(everyone: Sequence[HostIdentity]) -> bool:
-    """Whether it is uncertain that all ranks share one network namespace. All ranks get the same answer."""
+    """Whether it is uncertain that all ranks share one network namespace. All ranks get the same result."""
     first = everyone[0]
     alike = all((i.boot, i.netns, i.host) == (first.boot, first.netns, first.host) for i in everyone)
     return len(everyone) > 1 and not (alike and first.boot)
 
 
 def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The lowest rank whose proof (an abstract socket) the calling rank, `rank`, can see; -1 if it cannot check."""
+    """The lowest rank whose proof (an abstract socket) rank `rank`, the caller, can see; -1 if it cannot check."""
     if everyone[rank].proof:
         with contextlib.suppress(OSError):
             for other, identity in enumerate(everyone[: rank + 1]):

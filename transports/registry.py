@@ -62,7 +62,7 @@ def transport(scheme: str) -> Transport:
 
 
 def available(scheme: str) -> str | None:
-    """None if the transport works on this machine, else the reason why not; ValueError for an unknown name."""
+    """None if the transport `scheme` works on this machine, else the reason why not; ValueError for an unknown name."""
     try:
         return transport(scheme).available()
     except TransportUnavailable as error:

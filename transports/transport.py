@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """From where a listener may be reached, and the sizes for which it needs room.
+    """From where a listener may be reached, and for how many ranks and which sizes it needs room.
 
     `network`: whether other machines may connect (the job has a secret, or the user passed `insecure`); if not, only
     loopback is used. `interface`: the name or address of the only interface to use between machines, None for all that
@@ -50,7 +50,7 @@ class Place:
 
 
 class Listener(Protocol):
-    """The listener of one rank over one transport. Owns its sockets until `attach` passes them to the engine.
+    """A rank's listening sockets for one transport, which it owns until `attach` passes them to the C++ engine.
 
     A listener serves one communicator. If `split` returns the listener itself, it also serves all communicators that
     are made from this communicator.
@@ -63,13 +63,13 @@ class Listener(Protocol):
     def attach(self, group: Group) -> None:
         """Let `group` accept connections on this listener from now on; called once for each group. Raises OSError.
 
-        The first call passes the sockets to the engine, which owns them from then on.
+        The first call passes the sockets to the C++ engine, which owns them from then on.
         """
 
     def split(self) -> Listener:
-        """This listener or a new one, for a communicator that is made from this listener's. Does not block.
+        """This listener or a new one, for a new communicator made from the one that this listener serves.
 
-        Raises TransportUnavailable if this process has no room for another group.
+        Does not block. Raises TransportUnavailable if this process has no room for another group.
         """
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Listener(Protocol):
 
 
 def left_out(scheme: str) -> str | None:
-    """None if the engine has links of the transport `scheme`, else the reason as an error text."""
+    """None if the C++ engine was built with the transport `scheme`, else the reason why not, as an error text."""
     from collectives.native import _engine
 
     known = _engine.transports()
@@ -94,10 +94,10 @@ class Transport(Protocol):
         """The transport's name, as in `init(transport=...)`."""
 
     def available(self) -> str | None:
-        """None if the transport works on this machine, else the reason why not. Tests it, in milliseconds."""
+        """None if the transport works on this machine, else the reason why not. The test takes milliseconds."""
 
     def listen(self, scope: Scope) -> Listener:
-        """Open a listener. Does not block.
+        """Open the sockets on which peers can reach this rank. Does not block.
 
         Raises TransportUnavailable if the transport does not work here, or if this process lacks the resources for the
         group that `scope` describes; ValueError for an unknown interface.
@@ -106,11 +106,11 @@ class Transport(Protocol):
     def reaches(self, mine: Place, theirs: Place) -> str | None:
         """None if the two ranks can connect, else the reason why not. Does not block, opens no connection.
 
-        The result does not depend on the order of the two places.
+        The result does not change if `mine` and `theirs` are exchanged.
         """
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
-        """Tell the engine, by `group.route`, how to reach the peer `theirs`, after `reaches` returned None for it.
+        """Tell the C++ engine, by `group.route`, how to reach the peer at `theirs`; called if `reaches` returned None.
 
         Opens no connection. `group.route` needs the name of a kind of links in the engine: shm, tcp, inproc, or one
         that a package has loaded (docs/plugins.md). May wait up to `timeout` seconds for the peer, then raises

@@ -23,11 +23,12 @@ ALL: Final = ("shm", "tcp", "inproc")
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What a rank has to do after the injection.
+    """What a rank has to do after a fault was injected.
 
-    `raises`: the names of the error classes that are right, or FINE. `within`: seconds that an error may take, from the
-    moment called `since`. `names`: whether the error has to name a victim. `text`: a pattern that the message matches.
-    `warns`: instead, a pattern of a warning that this rank has to give within that time; {} stands for the victim.
+    `raises`: the names of the error classes that are right, or FINE if no error is right too. `within`: seconds that an
+    error may take, from the moment called `since`. `names`: whether the error has to name a rank that the fault hits.
+    `text`: a pattern that the message matches. `warns`: instead, a pattern of a warning that this rank has to give
+    within that time; {} stands for the rank that the fault hits.
     """
 
     raises: tuple[str, ...]
@@ -40,7 +41,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How the victim's process has to end: within so many seconds of the injection, with one of these exit codes."""
+    """How the process of a rank that a fault hits has to end: how soon after the fault, and with which exit codes."""
 
     within: float
     codes: tuple[int, ...]
@@ -48,15 +49,17 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One fault: a row of the fault matrix, or a part of it.
+    """A kind of fault to inject: a row of the list of all faults (the fault matrix), or a part of a row.
 
-    `program` runs on every rank; `inject` runs in the runner meanwhile. `survivors` and `victims` say what has to
-    happen; what victims do is left open if that is None. `values` are for `program` and `inject`.
+    `program` runs on every rank; meanwhile `inject` runs in the process that has started the ranks. `victims` says what
+    the ranks that the fault hits have to do (None: anything), `survivors` what the others have to do. `values` are for
+    `program` and `inject`.
 
-    `sizes`: the numbers of ranks, one of which is drawn for each run. `chosen`: how many victims are drawn. `hosts`:
-    each rank is in a network namespace of its own. `servers`: each run has a Redis server of its own. `form`: "short",
-    "long" or "" for both. `runs`: how many runs the short and the long form make. `why_not`: the reason why the case
-    cannot run on this machine, or None. `keys_stay`: whether a death may leave keys in the store.
+    `sizes`: the numbers of ranks, one of which is drawn for each run. `chosen`: for how many ranks, drawn at random,
+    the fault is. `hosts`: each rank is in a network namespace of its own. `servers`: each run has a Redis server of its
+    own. `form`: whether the case is for the "short" or the "long" form of the command, "" for both. `runs`: how many
+    runs each form makes. `why_not`: the reason why the case cannot run on this machine, or None. `keys_stay`: whether a
+    death may leave keys in the store.
     """
 
     row: int
@@ -81,14 +84,17 @@ class Case:
 
     @property
     def limit(self) -> float:
-        """Seconds after the injection, or a later moment, after which a rank that has not ended hangs."""
+        """How many seconds after the fault (or a later moment) a rank that has not ended counts as hanging."""
         longest = [self.survivors.within, *([self.victims.within] if self.victims else [])]
         return max(*longest, self.ends.within if self.ends else 0.0) + 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One run: a case, the transport, and what the seed leaves open. `ranks`: 0 draws one of the case's sizes."""
+    """One run of a case (a kind of fault) over one transport; `seed` determines all that is drawn at random.
+
+    `ranks`: the number of ranks; 0 draws one of those that the case allows.
+    """
 
     case: str
     transport: str
@@ -98,7 +104,7 @@ class Unit:
 
     @property
     def command(self) -> str:
-        """The command that repeats this run."""
+        """The command line that repeats this run with the same seed."""
         size = f" -n {self.ranks}" if self.ranks else ""
         where = f" --store {self.store}" if self.store != "file" else ""
         rest = f"--transport {self.transport}{size}{where} --runs 1 --seed {self.seed}"
@@ -107,12 +113,12 @@ class Unit:
 
 @dataclass(slots=True)
 class Finding:
-    """What one run has shown. `seconds`: the slowest detection, None if nothing was to be detected or nobody did.
+    """What one run with an injected fault has shown.
 
-    `ranks`: how many ranks had something to detect; `detected`: how many did so, within the bar and by name.
-    `blamed`: errors that name a rank that was healthy. `hangs`: ranks that had to be killed. `leaks`: what is left.
-    `problems`: sentences about all of these. `reports`: what each rank said, for the reader. `absent`: why the case
-    cannot run here.
+    `seconds`: how long the slowest rank took to raise an error, None if none did. `ranks`: how many ranks had to raise
+    one; `detected`: how many did so in time, and named the right rank. `blamed`: errors that name a rank that was
+    healthy. `hangs`: ranks that had to be killed. `leaks`: what is left. `problems`: sentences about all of these.
+    `reports`: what each rank said, for the reader. `absent`: why the case cannot run here.
     """
 
     unit: Unit
@@ -128,5 +134,5 @@ class Finding:
 
     @property
     def held(self) -> bool:
-        """Whether the run met its bar in everything."""
+        """Whether all ranks did what the case expects after the fault."""
         return not (self.problems or self.leaks or self.blamed or self.hangs) and self.detected == self.ranks

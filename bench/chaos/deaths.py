@@ -46,7 +46,7 @@ class _Watched:
 
 
 def joins(rank: Rank) -> None:
-    """Join through a store that reports the first write; then work until something fails."""
+    """The program of a rank: join, report the first write to the store, then work until a call raises an error."""
     store: Any = rank.store
     if rank.is_victim:
         watched = _Watched(rank)
@@ -59,7 +59,7 @@ def joins(rank: Rank) -> None:
 
 
 def links(rank: Rank) -> None:
-    """Join, and report when the group has formed, before anything is linked; then work until something fails."""
+    """The program of a rank: join, report when the group has formed, before links open, then work until an error."""
     if rank.is_victim:
         module: Any = sys.modules[collectives.init.__module__]
         link = module.link
@@ -91,7 +91,7 @@ def _kill_working(run: Run) -> None:
 
 
 def nothing(run: Run) -> None:
-    """Let the ranks work for a moment, then stop them."""
+    """Inject no fault: let the ranks work for a moment, then tell them to end."""
     run.wait_for("working", range(run.size))
     run.sleep(0.1)
     run.injected()

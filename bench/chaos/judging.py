@@ -17,7 +17,10 @@ _RANK: Final = re.compile(r"\branks? (\d+(?:(?:-|, | and )\d+)*)")
 
 
 def judge(run: Run, hung: Iterable[int], left: list[str]) -> Finding:
-    """The finding of a run that is over. `hung`: ranks that did not end. `left`: what store and /dev/shm still have."""
+    """Compare what the ranks of a run that is over did with what its case expects; returns a `Finding`.
+
+    `hung`: ranks that did not end. `left`: what was left in the store and in /dev/shm.
+    """
     finding = Finding(run.unit, leaks=list(left))
     for member in run.members:
         victim = member.number in run.victims
@@ -45,7 +48,7 @@ def judge(run: Run, hung: Iterable[int], left: list[str]) -> Finding:
 
 
 def report(run: Run, member: Member) -> str:
-    """What a rank did, in a line."""
+    """What the rank `member` did in the run, as a line of text."""
     found = member.outcome
     origin = run.moments.get("injected", run.moments.get("begun", 0.0))
     who = f"rank {member.number}{' (victim)' if member.number in run.victims else ''}"
@@ -144,7 +147,7 @@ def _ended(run: Run, member: Member, finding: Finding) -> None:
 
 
 def ranks_of(text: str) -> set[int]:
-    """The ranks that a message speaks of: "rank 3", "ranks 0-2"."""
+    """The ranks that an error message names, as in "rank 3" and "ranks 0-2"."""
     found: set[int] = set()
     for match in _RANK.findall(text):
         for part in re.split(", | and ", match):

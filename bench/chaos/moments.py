@@ -15,13 +15,13 @@ _WORKING: Final = 0.1  # seconds of work, within which something is injected
 
 
 def at_work(run: Run) -> None:
-    """Wait until all ranks work, and a little longer."""
+    """Wait for the moment of a fault: all ranks are at work, for a short, randomly drawn time."""
     run.wait_for("working", range(run.size))
     run.sleep(run.rng.uniform(0.0, _WORKING))
 
 
 def while_joining(run: Run) -> int:
-    """Wait until the victim has written to the store, and a little longer; returns the victim."""
+    """Wait for the moment of a fault: the rank that it hits has begun to join. Returns this rank."""
     (victim,) = run.victims
     run.wait_for("published", [victim])
     run.sleep(run.rng.uniform(0.0, _JOINING))
@@ -29,11 +29,11 @@ def while_joining(run: Run) -> int:
 
 
 def from_the_beginning(run: Run) -> None:
-    """The fault is in the ranks themselves."""
+    """Count times from the start of the run: the ranks themselves make the fault."""
     run.injected(run.moments["begun"])
 
 
 def at_first(run: Run, event: str) -> None:
-    """When the first rank reported `event`, which all ranks do by themselves."""
+    """Count times from the moment when the first rank reported `event`: the ranks themselves make the fault."""
     run.wait_for(event, range(run.size))
     run.injected(min(found["at"] for member in run.members if (found := member.event(event))))

@@ -34,9 +34,10 @@ _ADOPT: Final = "from collectives.bench.chaos.rank import adopted; rank = adopte
 
 @dataclass(slots=True)
 class Rank:
-    """What a program is given. `victims`: the ranks to which something happens; all ranks know them.
+    """A rank of a small job into which a fault is injected, as its program sees it.
 
-    `rng` gives every rank the same numbers. `values` are the case's.
+    `victims`: the ranks that the fault hits; all ranks know them. `rng` gives every rank the same random numbers.
+    `values`: parameters of the case (the kind of fault), such as the timeout.
     """
 
     number: int
@@ -58,7 +59,7 @@ class Rank:
         return self.number in self.victims
 
     def init(self, **changes: Any) -> collectives.Communicator:
-        """Form the group; `changes` are arguments that differ from the usual ones. Raises what `init` raises."""
+        """Form the group by `collectives.init`, with `changes` to the usual arguments. Raises the errors of `init`."""
         self.tell("joining")
         arguments: dict[str, Any] = {
             "store": self.store,
@@ -76,13 +77,16 @@ class Rank:
         return self.comm
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Report something that happened now."""
+        """Report to the process that started the ranks that `event` has happened now."""
         line = json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n"
         with contextlib.suppress(OSError):
             self.socket.sendall(line.encode())
 
     def asked(self, wait: float | None = 0.0) -> str:
-        """The next word from the runner; "" if there is none after `wait` seconds (None: without a limit)."""
+        """The next message of the process that started the ranks; "" if none comes in `wait` seconds.
+
+        None: waits without a limit.
+        """
         self.socket.settimeout(wait)
         try:
             while b"\n" not in self._received:
@@ -98,7 +102,7 @@ class Rank:
         return word.decode()
 
     def become(self, script: str) -> None:
-        """Replace this process by a new interpreter that runs `script`, in which `rank` is this rank."""
+        """Replace this process by a new interpreter that runs the code `script`, in which `rank` is this rank."""
         os.set_inheritable(self.socket.fileno(), True)
         task = {
             **{name: getattr(self, name) for name in ("number", "size", "transport", "store", "name", "victims")},
@@ -115,7 +119,7 @@ class Rank:
 
 
 def adopted() -> Rank:
-    """The rank whose process `become` has replaced by this one."""
+    """The `Rank` of this process, which `Rank.become` has started in place of the rank's first process."""
     task = json.loads(os.environ.pop(_TASK))
     connection = socket.socket(fileno=task.pop("descriptor"))
     os.set_inheritable(connection.fileno(), False)
@@ -125,7 +129,10 @@ def adopted() -> Rank:
 
 
 def act(rank: Rank, program: Callable[[Rank], None]) -> None:
-    """Run `program` as one rank of a process, and report. Returns when the communicator is closed. Raises nothing."""
+    """Run `program` as the rank `rank`, and report its errors. Returns when its communicator is closed.
+
+    Raises nothing.
+    """
     rank.rng.seed(rank.seed)
     before = _counts()
     rank.tell("forked")
@@ -155,7 +162,7 @@ def act(rank: Rank, program: Callable[[Rank], None]) -> None:
 
 
 def become_fresh(runner: int) -> None:
-    """Prepare a forked process: signals as a new process has them, and the end of `runner` ends it."""
+    """Prepare a forked process: reset its signals, and let it end when the process `runner` ends."""
     die_with_parent()
     if os.getppid() != runner:
         os._exit(0)
@@ -166,7 +173,7 @@ def become_fresh(runner: int) -> None:
 
 
 def hear_warnings(ranks: list[Rank]) -> None:
-    """Report what the library warns of, through `logging` and `warnings`, on all ranks of this process."""
+    """Report the warnings of the library, from `logging` and `warnings`, for all ranks of this process."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -184,7 +191,7 @@ def hear_warnings(ranks: list[Rank]) -> None:
 
 
 def die_with_parent() -> None:
-    """From now on, this process ends when the one that forked it does."""
+    """From now on, this process is killed when the process that forked it ends."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG

@@ -33,12 +33,12 @@ _CLONE_NEWNET: Final = 0x40000000
 
 
 class NotReached(Exception):
-    """The ranks did not get to the point at which the fault is injected."""
+    """The ranks did not reach the point at which the fault is to be injected."""
 
 
 @dataclass(slots=True)
 class Member:
-    """A rank, and what it has reported. `status`: its exit code, negative for a signal, None while it runs."""
+    """A rank of a run, and what it has reported. `status`: its exit code, negative for a signal, None while it runs."""
 
     number: int
     process: int
@@ -50,7 +50,7 @@ class Member:
     stopped: bool = False
 
     def event(self, name: str) -> dict[str, Any] | None:
-        """The first report of that name."""
+        """The rank's first report with that name; None if there is none."""
         return next((event for event in self.events if event["event"] == name), None)
 
     def all(self, name: str) -> list[dict[str, Any]]:
@@ -58,12 +58,12 @@ class Member:
 
     @property
     def outcome(self) -> dict[str, Any] | None:
-        """The report of its error or result."""
+        """The rank's report of its error or its result; None if there is none."""
         return self.event("error") or self.event("result")
 
 
 class Run:
-    """A run that has begun: its ranks are forked, and wait until `go`."""
+    """A run of a case of fault injection: starts the ranks, and does to them what the case says."""
 
     def __init__(self, case: Case, unit: Unit, store: str, hosts: Sequence[Host], server: Any = None) -> None:
         self.case: Final = case
@@ -91,7 +91,7 @@ class Run:
     # --- the ranks
 
     def fork(self) -> None:
-        """Fork all ranks; over inproc they are threads of one process."""
+        """Fork a process for each rank, which waits for `go`; over inproc, ranks are threads of one process."""
         pairs = [socket.socketpair() for _ in range(self.size)]
         together = self.unit.transport == "inproc"
         groups = [list(range(self.size))] if together else [[number] for number in range(self.size)]
@@ -123,7 +123,7 @@ class Run:
             self._by_descriptor[member.socket.fileno()] = member
 
     def go(self) -> None:
-        """Let all ranks begin, once all have started."""
+        """Let all ranks begin their program, once all have started."""
         self.wait_for("forked", range(self.size))
         for member in self.members:
             self.say(member.number, "go")
@@ -136,15 +136,15 @@ class Run:
     # --- time and reports
 
     def injected(self, at: float | None = None, name: str = "injected") -> None:
-        """Now, or at `at`, the fault is injected: bars count from here."""
+        """Note that the fault is injected now, or at the time `at`; limits of time count from this moment."""
         self.moments[name] = time.monotonic() if at is None else at
 
     def sleep(self, seconds: float) -> None:
-        """Wait, and read reports meanwhile."""
+        """Wait for `seconds`, and read the reports of the ranks meanwhile."""
         self._until(lambda: False, seconds)
 
     def wait_for(self, event: str, ranks: Iterable[int], seconds: float = START, count: int = 1) -> None:
-        """Wait until all of `ranks` have reported `event` `count` times.
+        """Wait until each of `ranks` has reported `event`, `count` times.
 
         Raises NotReached if one of them ends before, or `seconds` have passed.
         """
@@ -163,7 +163,7 @@ class Run:
                 )
 
     def finished(self, seconds: float) -> bool:
-        """Wait until all processes have ended, except those that stand still; whether they have."""
+        """Wait until all processes have ended, except stopped ones; returns whether they have within `seconds`."""
         return self._until(lambda: all(m.status is not None or m.stopped for m in self.members), seconds)
 
     # --- what is done to ranks
@@ -189,7 +189,7 @@ class Run:
         return [number for number in range(self.size) if number not in self.victims]
 
     def end(self) -> None:
-        """Kill what is left, and repair what was broken."""
+        """Kill the processes that are left, and undo what the fault has changed, such as a cut link."""
         self._ending = True
         for process in {member.process for member in self.members if member.status is None}:
             with contextlib.suppress(ProcessLookupError):

@@ -21,7 +21,7 @@ from collectives.bench.namespaces import Host, hosts, why_not
 
 
 def perform(units: Iterable[Unit], cases: Iterable[Case]) -> Iterator[Finding]:
-    """Run each unit. What several runs can share, such as hosts, stays until the end."""
+    """Make each of the runs `units`, and yield what it has shown. What runs can share, such as hosts, is made once."""
     by_name = {case.name: case for case in cases}
     _load()
     with ExitStack() as opened:
@@ -33,7 +33,7 @@ def perform(units: Iterable[Unit], cases: Iterable[Case]) -> Iterator[Finding]:
 
 
 def why_absent(case: Case, unit: Unit) -> str | None:
-    """The reason that this unit cannot run here."""
+    """The reason why this run cannot be made on this machine; None if it can."""
     if unit.transport not in case.transports:
         if unit.transport == "inproc":
             return "over inproc the ranks are threads of one process, to which this cannot happen separately"
@@ -141,7 +141,7 @@ def _load() -> None:
 
 
 def main(given: dict[str, Any], out: int) -> None:
-    """Run the units of `given`, and write each finding to the descriptor `out` as a line of JSON."""
+    """Make the runs listed in `given`, and write what each has shown to the descriptor `out`, as a line of JSON."""
     import importlib
     import json
     import signal

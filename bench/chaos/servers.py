@@ -19,14 +19,14 @@ _START: Final = 20.0  # seconds that a server may take to start
 
 
 def why_no_redis() -> str | None:
-    """The reason that there is no server here; None if there is one."""
+    """The reason why no Redis server can be started on this machine; None if one can."""
     if shutil.which("redis-server") is None:
         return "needs redis-server: apt-get install redis-server"
     return None
 
 
 class Redis:
-    """A server; use it in a `with` statement."""
+    """A Redis server for a run with faults; use it in a `with` statement."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,7 +37,7 @@ class Redis:
         return f"redis://127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
-        """Start the server, on the port that it had before if it was killed. Raises OSError if it does not answer."""
+        """Start the Redis server; after a kill, on the port that it had before. OSError if it does not answer."""
         for _ in range(5):  # another program may take the port first
             if not self._port:
                 with closing(socket.create_server(("127.0.0.1", 0))) as probe:
@@ -62,12 +62,12 @@ class Redis:
             self._process = None
 
     def flush(self) -> None:
-        """Remove all keys, as an operator would by mistake."""
+        """Remove all keys from the Redis server, as an operator might by mistake."""
         with self._client() as client:
             client.flushall()
 
     def keys(self) -> list[str]:
-        """The library's keys that are there; none if the server does not run."""
+        """The keys of this library in the Redis server; none if the server does not run."""
         with suppress(redis.RedisError), self._client() as client:
             return [key.decode() for key in client.scan_iter("collectives:*", 1000)]
         return []

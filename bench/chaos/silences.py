@@ -79,7 +79,11 @@ def _away(run: Run) -> None:
 
 
 def forms(make: Callable[[str, float, dict[str, str]], Case]) -> tuple[Case, Case]:
-    """A case with short heartbeats and with the usual ones; `make` gets the name's end, the bar and the environment."""
+    """Two cases, with short and with usual times of heartbeats.
+
+    `make` makes a case from the end of its name, the seconds within which ranks have to raise an error, and environment
+    variables.
+    """
     return make("-quick", SHORT_SILENT, QUICK), make("", SILENT, {})
 
 

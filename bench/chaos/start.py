@@ -31,9 +31,10 @@ _ALONE: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_T
 def units(
     cases: Iterable[Case], transports: Sequence[str], *, long: bool, runs: int, seed: int | None, ranks: int, store: str
 ) -> list[Unit]:
-    """The runs of `cases`, over `transports`, or if that is empty, over those that each case is for.
+    """The runs to make for `cases` (kinds of faults), over `transports`; if that is empty, over those of each case.
 
-    `runs`: 0 makes as many as each case wants. Without `seed` each case has its own, always the same.
+    `long`: the long form, with more runs. `runs`: how many for each case, 0 for the case's own number. `seed`: None for
+    the seed of each case, which is always the same. `ranks`: 0 for the case's own numbers.
     """
     found = []
     for case in cases:
@@ -45,9 +46,10 @@ def units(
 
 
 def perform(wanted: Sequence[Unit], *, jobs: int = 1, table: str = TABLE) -> Iterator[Finding]:
-    """The finding of each unit, as they come; `jobs` runners share them. `table`: the module that has the CASES.
+    """Make the runs `wanted`, `jobs` at a time, and yield what each has shown, in the order in which they end.
 
-    Raises RuntimeError if a runner fails, which is no finding about the library.
+    `table`: the name of the module with the list CASES. Raises RuntimeError if a process that makes runs fails, which
+    is no failure of the library.
     """
     with ExitStack() as opened:
         runners = [_Runner(wanted[number::jobs], table, opened) for number in range(min(jobs, len(wanted)))]

@@ -15,7 +15,7 @@ _WIDTHS: Final = (-3, 41, 9, -5, -9, -11, -7, -5, -5)  # negative: aligned to th
 
 
 def row(*fields: object, verdict: str) -> str:
-    """The fields of a line in columns; there may be fewer of them than columns."""
+    """A line of the table as text: `fields` in columns, of which the last may be empty, and `verdict`."""
     texts = [*map(str, fields), *([""] * (len(_WIDTHS) - len(fields)))]
     columns = [f"{text:<{w}}" if w > 0 else f"{text:>{-w}}" for text, w in zip(texts, _WIDTHS, strict=True)]
     return f"{' '.join(columns)}  {verdict}"
@@ -28,7 +28,10 @@ HEAD: Final = row(
 
 @dataclass(slots=True)
 class Line:
-    """What all runs of a case over one transport have shown. `detected`: ranks, of `ranks`; `blamed`: wrongly."""
+    """What all runs of a case (a kind of fault) over one transport have shown: a line of the table.
+
+    `detected`: how many of `ranks` ranks raised the right error in time. `blamed`: errors that named a healthy rank.
+    """
 
     row: int
     case: str
@@ -79,7 +82,7 @@ class Line:
 
 
 def lines(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[Line]:
-    """The lines, in the order of `cases`."""
+    """The lines of the table, in the order of `cases`: what all runs of each case have shown."""
     found: dict[tuple[str, str], Line] = {}
     for finding in findings:
         case = cases[finding.unit.case]
@@ -90,7 +93,7 @@ def lines(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[Line]:
 
 
 def document(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
-    """The same as values for JSON, with the findings of all runs that missed their bar."""
+    """The lines of the table as values for JSON, with all about the runs that failed."""
     findings = list(findings)
     return [
         {

@@ -20,7 +20,7 @@ _MIB: Final = 1 << 20
 
 
 def steps(rank: Rank, comm: collectives.Communicator) -> Callable[[], Any]:
-    """One operation of the kind that the case's value `work` names; it raises ValueError if a result is wrong."""
+    """A function that makes one operation of the kind that the case names as its work; ValueError for wrong results."""
     elements = rank.values.get("bytes", 8 * _MIB) // 4
     x = np.ones(elements, np.float32)
     out = np.empty_like(x)
@@ -60,7 +60,7 @@ def steps(rank: Rank, comm: collectives.Communicator) -> Callable[[], Any]:
 
 
 def until_told(rank: Rank) -> None:
-    """Form the group, and work until the runner says "stop" to rank 0."""
+    """The program of a rank: form the group, and work until the process that started the ranks tells rank 0 to stop."""
     comm = rank.init()
     step = steps(rank, comm)
     step()
@@ -75,7 +75,7 @@ def until_told(rank: Rank) -> None:
 
 
 def until_error(rank: Rank) -> None:
-    """Form the group, and work until something fails."""
+    """The program of a rank: form the group, and work until a call raises an error."""
     comm = rank.init()
     step = steps(rank, comm)
     step()

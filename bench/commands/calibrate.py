@@ -44,7 +44,7 @@ _NAME: Final = "collectives calibrate"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the ranks measure, and the file for the table (`output`; None stands for a file in the cache folder)."""
+    """What the ranks measure, and the file for the table of algorithms (`output`; None: a file in the cache folder)."""
 
     transport: str | None
     budget: float
@@ -105,8 +105,9 @@ def command(
     collectives.init() uses the table from then on in such groups if their rank 0 runs on this machine. With --output
     FILE the table is written to FILE instead, and used with COLLECTIVES_TABLE=FILE or init(table=FILE).
 
-    The table is not stored if other programs used the cores, if a hypervisor gave the cores to other virtual
-    machines, or if times differed from round to round. Then the built-in choices stay, and the exit code is 3.
+    The table is not stored if other programs used the cores, if a hypervisor gave the cores to other virtual machines,
+    or if times differed from round to round. Then the built-in choices of algorithms remain in use, and the exit code
+    is 3.
 
     \b
       collectives calibrate -n 4
@@ -143,7 +144,7 @@ def command(
 
 
 def run(order: Order, seen: Screen) -> int:
-    """Measure on this rank, and store the table on rank 0; returns the exit code.
+    """Measure on this rank, and store the table of the fastest algorithms on rank 0; returns the exit code.
 
     Raises CollectiveError, ValueError, OSError.
     """
@@ -196,7 +197,7 @@ def _report(table: Table, found: Outcome, path: Path) -> None:
 
 
 def main() -> None:
-    """A process that the command started as a rank."""
+    """The entry point of a rank's process that `collectives calibrate` has started."""
     reported = json.loads(sys.argv[1])
     order = Order.from_json(reported["order"])
     load(order.modules, reported["cwd"])

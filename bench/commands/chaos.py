@@ -53,14 +53,14 @@ def command(
     jobs: int,
     json: str | None,
 ) -> None:
-    """Inject faults into small jobs of real processes, and compare what the ranks do with what they have to do.
+    """Inject faults into small jobs of real processes, and check that all other ranks raise the right error in time.
 
     A run forks its ranks, waits until they work, and kills one, stops one, cuts a link, or lets one make another call.
     It measures how many ranks raise the right error in time, how long the slowest takes, whether an error names a rank
     that was healthy, which ranks hang, and what is left: descriptors, threads, shared memory, keys. Cases between hosts
     use network namespaces (root only), cases of the store start a Redis server.
 
-    The exit code is 1 if any run missed its bar, 3 if the runs could not be made.
+    The exit code is 1 if any run did not meet what its case requires, 3 if the runs could not be made.
     """
     chosen = _chosen(rows, only, short)
     if listed:

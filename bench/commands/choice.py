@@ -97,7 +97,10 @@ def command(
 
 
 def report(found: Sequence[Heat]) -> Iterator[str]:
-    """A line for each call, and a summary with the worst ratio."""
+    """The results as text: a line for each call, and a summary with the worst ratio.
+
+    `found`: the result for each call.
+    """
     width = max(len(name) for heat in found for name in (heat.chosen, heat.best, "algorithm"))
     yield "time: median over the rounds, of the slowest rank; ratio: to the best single algorithm's, within each round"
     head = f"{'collective':16}{'ranks':>5}{'bytes':>8}  {'choice':{width}}{'us':>10}  {'best':{width}}"

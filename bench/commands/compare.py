@@ -35,10 +35,10 @@ _STYLES = {SLOWER: "bold red", FASTER: "green", SAME: "dim", MODE: "yellow"}
 def command(first: str, second: str, threshold: float, everything: bool) -> None:
     """Compare this library's figures in the file SECOND with those in FIRST; --json has written both files.
 
-    A figure is SLOWER if its median has risen by more than the threshold, and by more than noise explains:
-    the 99 % confidence interval of second / first, computed from the raw samples, lies above 1. Figures are
-    shown as "mode" and not judged if the machine was in different modes: its cores or caches were faster in
-    one of the two files (see the documentation).
+    A figure is SLOWER if its median has risen by more than the threshold, and by more than noise explains: the 99 %
+    confidence interval of second / first, computed from the raw samples, lies above 1. Figures are shown as "mode" and
+    not judged if the machine's cores or caches were faster while one of the two files was measured (see
+    docs/benchmark.md, "Modes of a machine").
 
     The exit code is 1 if anything is SLOWER, 2 if the files cannot be compared.
     """

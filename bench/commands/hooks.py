@@ -191,7 +191,7 @@ class _Session:
         self._versions: Final[dict[str, dict[str, str]]] = {}
 
     def run(self, frameworks: Sequence[Framework], todo: dict[str, list[Case]]) -> int:
-        """Measure everything and print it; returns the exit code."""
+        """Measure all cases `todo` of each framework and print the results; returns the exit code."""
         started, clock = datetime.now(timezone.utc).astimezone(), time.monotonic()
         complete = False
         # The measuring functions need a communicator: this one has one rank. The measured ranks form their own group.

@@ -46,7 +46,7 @@ def positive(ctx: click.Context, param: click.Parameter, value: float | None) ->
 
 
 def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """The size in bytes."""
+    """Parse the value of an option that is a size, such as "64K"; returns it in bytes."""
     try:
         return None if value is None else sizes.parse(value)
     except ValueError as error:
@@ -54,7 +54,7 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
 
 
 def numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
-    """Numbers of ranks, ascending."""
+    """Parse an option's numbers of ranks, separated by commas; returns them in ascending order."""
     try:
         found = tuple(sorted({int(part) for part in value.split(",")}))
     except ValueError:
@@ -65,7 +65,7 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int
 
 
 def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The absolute path of a file that can be written."""
+    """Check the value of an option that names a file to write; returns its absolute path."""
     if value is not None:
         path = Path(value).absolute()
         if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
@@ -75,10 +75,10 @@ def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 
 def screen() -> Screen:
-    """Whether standard output can show colours, and standard error a progress line."""
+    """How to print: whether standard output can show colours, and standard error a progress line."""
     return Screen(colourful(1), sys.stderr.isatty())
 
 
 def say(text: str) -> None:
-    """Print a line about a long step on the standard error."""
+    """Print `text`, a line about a step that takes long, on the standard error."""
     click.echo(f"collectives bench: {text}", err=True)

@@ -79,8 +79,9 @@ def command(
     the costs (latencies, bandwidths) with which `collectives simulate` predicts these times best, and print how far
     its predictions are off.
 
-    Costs are fitted at every second size, and checked at the sizes between. The costs are stored on this machine, and
-    used by `collectives simulate --here shm` (or tcp).
+    Costs are fitted at every second size, and checked at the sizes between. They are stored on this machine, and used
+    by `collectives simulate --here shm` (or tcp). With --kept, no costs are fitted: those stored by an earlier run are
+    checked.
 
     \b
       collectives bench simulator
@@ -145,7 +146,10 @@ def command(
 
 
 def report(checked: Sequence[Measured], off: Sequence[float], counts: Sequence[int]) -> Iterator[str]:
-    """A table of median prediction errors: a line for each algorithm, a column for each number of ranks."""
+    """A table of the median errors of predicted times: a line for each algorithm, a column for each number of ranks.
+
+    `checked`: the measured calls. `off`: the relative error of the prediction for each call.
+    """
 
     def middle(chosen: Sequence[float]) -> str:
         return f"{np.median(np.abs(chosen)):9.0%}" if chosen else f"{'-':>9}"

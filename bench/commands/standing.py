@@ -124,7 +124,7 @@ def _cores() -> int:
 
 
 class Runs:
-    """Runs each plan (what to measure) in new processes, and reads the results from the file that they write."""
+    """Runs the benchmark in new processes for each plan (what to measure), and reads the results from a file."""
 
     def __init__(self, quiet: Screen, folder: Path, addresses: str) -> None:
         self._screen: Final = quiet

@@ -26,7 +26,7 @@ store_option = click.option(
 
 
 def each(stores: tuple[str, ...], progress: Progress, measure: Callable[[Place], T]) -> Iterator[T | None]:
-    """Yield the result of `measure` for each store; if it fails, print the error and yield None.
+    """Yield the result of `measure` for each of the rendezvous `stores`; if it fails, print the error and yield None.
 
     Raises BadParameter for an unknown store.
     """

@@ -29,16 +29,16 @@ HOOKS: Final = ("hook-tensorflow", "ring-tensorflow", "hook-torch", "gloo-torch"
 
 
 class Member(Protocol):
-    """One rank of the peer's group."""
+    """One rank of a peer (another system that is measured), in a process of its own."""
 
     @property
     def rank(self) -> int: ...
     def empty(self, elements: int, dtype: Any) -> Any:
-        """A new array to pass to `bind`, made as users of the peer would make it."""
+        """A new array for the call that `bind` makes, allocated as users of the peer (another system) would do it."""
 
     def barrier(self) -> None: ...
     def bind(self, case: Any, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
-        """Returns a function that makes the call of `case`, and the array to which it writes: `inp` or `out`.
+        """Returns a function that makes the call of `case` on `inp`, and the array to which it writes: `inp` or `out`.
 
         None instead of the array if the function returns its result, as an object with the buffer protocol. Raises
         NotImplementedError for cases that the peer does not support.
@@ -48,7 +48,7 @@ class Member(Protocol):
 
 
 class Task(Protocol):
-    """A case that is ready to be called, on arrays that the peer has made."""
+    """A case (what is measured), ready to be called on arrays that the peer, another system, has made."""
 
     def call(self) -> Any: ...
     def wrong(self, salt: int) -> int:
@@ -58,19 +58,28 @@ class Task(Protocol):
 
 
 class Tasker(Protocol):
-    """One rank of the group of a peer in `HOOKS`. A case is a list of gradients or a step of training."""
+    """One rank of a peer in `HOOKS`: a framework's exchange of gradients, or our hook.
+
+    A case is a list of gradients or a step of training.
+    """
 
     @property
     def rank(self) -> int: ...
     def barrier(self) -> Any: ...
     def task(self, case: Any) -> Task:
-        """Prepare a case. Raises NotImplementedError if the peer does not support the case."""
+        """Prepare a case (a list of gradients or a step of training).
+
+        NotImplementedError if this system does not support it.
+        """
 
     def close(self) -> None: ...
 
 
 class Peer(Protocol):
-    """The interface of a peer's module."""
+    """The interface of a peer's module.
+
+    A peer is another system that the benchmark measures, such as an MPI library.
+    """
 
     ENVIRONMENT: str
     REQUIREMENTS: tuple[str, ...]
@@ -82,7 +91,7 @@ class Peer(Protocol):
 
 
 def peer(name: str) -> Peer:
-    """The module of the peer `name`, one of `NAMES`. For another name, raises a ValueError that lists `NAMES`."""
+    """The module of the peer (another measured system) `name`. ValueError, which lists `NAMES`, for other names."""
     if name not in NAMES:
         from collectives.native.spelling import (
             hint,
@@ -93,10 +102,10 @@ def peer(name: str) -> Peer:
 
 
 def system(name: str) -> Peer:
-    """The module of one of `NAMES` or `HOOKS`."""
+    """The module of the peer (measured system) `name`, one of `NAMES` or `HOOKS`."""
     return cast(Peer, importlib.import_module(module(name)))
 
 
 def module(name: str) -> str:
-    """The name by which that peer's module is imported."""
+    """The name by which the module of the peer (another measured system) `name` is imported."""
     return f"collectives.bench.peers.{name.replace('-', '_')}"

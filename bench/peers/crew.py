@@ -30,15 +30,15 @@ END: Final = 10.0
 
 
 class PeerFailed(Exception):
-    """The peer's processes did not answer as expected; the exception's text gives the reason."""
+    """The processes of a peer (another measured system) did not answer as expected; the text has the reason."""
 
 
 class PeerCannot(Exception):
-    """No rank of the peer can run the case, as a feature is missing; the exception's text gives the reason."""
+    """No rank of a peer (another measured system) can run the case; the text has the reason."""
 
 
 class Crew:
-    """The worker processes of one peer, one per rank; they sleep between commands."""
+    """The processes of one peer (another measured system), one per rank; they sleep between commands."""
 
     def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
         """Start the workers, and wait until all have connected to this process. Raises PeerFailed.
@@ -89,7 +89,7 @@ class Crew:
                 raise TimeoutError(f"ranks {sorted(missing)} did not come within {START:g} s")
 
     def prepare(self, case: Case, warmup: int, renew: bool = False, row: int = 1) -> None:
-        """Let all workers prepare `case`. Raises PeerCannot, PeerFailed.
+        """Let all workers (the other system's processes) prepare `case`. Raises PeerCannot, PeerFailed.
 
         `warmup`: the number of untimed calls. `renew`: whether the input is written again before each timed iteration.
         `row`: the number of calls in an iteration.
@@ -143,7 +143,7 @@ class Crew:
         return ""
 
     def close(self) -> None:
-        """End the workers with a command; those that still run get signals. Never raises."""
+        """End the workers (the other system's processes); those that still run afterwards get signals. Never raises."""
         for channel in self._channels.values():
             with contextlib.suppress(OSError):
                 channel.send({"do": "end"}, 1.0)

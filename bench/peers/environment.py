@@ -30,20 +30,21 @@ _MARK: Final = ".complete"
 
 
 class CannotInstall(Exception):
-    """A peer's environment could not be made; the exception's text gives the reason."""
+    """The virtual environment of another system could not be made; the exception's text has the reason."""
 
 
 def cache_folder() -> Path:
-    """The folder of all environments: pycollectives/peers in $XDG_CACHE_HOME, by default in ~/.cache."""
+    """The folder of virtual environments for other systems: pycollectives/peers in $XDG_CACHE_HOME or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "pycollectives" / "peers"
 
 
 def python_for(name: str, say: Callable[[str], None], show: bool) -> str:
-    """The path of the Python interpreter for the workers of the peer `name`.
+    """The path of the Python interpreter for the processes of the peer (another measured system) `name`.
 
-    Makes the peer's environment first if that is missing or incomplete. `say` is called with a line of text for each
-    long step. `show`: let pip draw its progress on the terminal. Raises CannotInstall; ValueError for an unknown peer.
+    Makes the peer's virtual environment first if that is missing or incomplete. `say` is called with a line of text for
+    each long step. `show`: let pip draw its progress on the terminal. Raises CannotInstall; ValueError for an unknown
+    peer.
     """
     system = peer(name)
     requirements = (*system.REQUIREMENTS, *system.BARE, NUMPY)

@@ -29,7 +29,7 @@ def commands(python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]
 
 
 def environment() -> dict[str, str]:
-    """The variable that tells `packages` where packages are."""
+    """The environment variable from which `packages` reads, in a worker process, where the packages are."""
     return {_PATH: json.dumps(sys.path)}
 
 

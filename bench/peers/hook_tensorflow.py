@@ -54,7 +54,7 @@ class Member:
 
 
 class List:
-    """A model's gradients, and a compiled function that takes them and returns the reduced gradients."""
+    """A measured call: a compiled function that takes a model's gradients and returns the reduced gradients."""
 
     def __init__(
         self,

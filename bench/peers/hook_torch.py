@@ -42,7 +42,10 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 def member(backend: str, folder: str, ranks: int, rank: int | None) -> Member:
-    """Join a process group with that backend, as one of its ranks."""
+    """Form a process group of torch.distributed with `backend` and `ranks` ranks, and join it as rank `rank`.
+
+    `folder`: where the ranks find each other.
+    """
     assert rank is not None
     import torch
     import torch.distributed as dist
@@ -73,7 +76,7 @@ class Member:
 
 
 class List:
-    """A model's gradients, those of the last layer first, reduced in place."""
+    """A measured call: an allreduce in place of each gradient of a model, those of the last layer first."""
 
     def __init__(self, torch: Any, dist: Any, case: Case) -> None:
         known = [torch.zeros(shape, dtype=getattr(torch, case.dtype)) for shape in reversed(shapes(case.trace))]

@@ -18,7 +18,10 @@ from collectives.bench.plan import PeerPlan, Plan
 
 
 class Side:
-    """One peer. Every rank of the benchmark calls each method; only rank 0 sends commands to the peer's workers."""
+    """One peer (another system) to measure.
+
+    Every rank of the benchmark calls each method; rank 0 commands its processes.
+    """
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class Side:
         self._lead(Crew.finish)
 
     def close(self) -> None:
-        """End the workers."""
+        """End the processes of the other system."""
         if self._crew is not None:
             self._crew.close()
             self._crew = None

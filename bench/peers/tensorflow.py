@@ -46,7 +46,10 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 def join(folder: str, ranks: int, rank: int) -> Any:
-    """Start this rank's TensorFlow server, and form a cluster of `ranks` servers; returns the module `tensorflow`."""
+    """Start this rank's TensorFlow server, and form a cluster of `ranks` servers; returns the module `tensorflow`.
+
+    `folder`: where the ranks find each other.
+    """
     tf: Any = importlib.import_module("tensorflow")
     servers: Any = importlib.import_module("tensorflow.core.protobuf.tensorflow_server_pb2")
     current: Any = importlib.import_module("tensorflow.python.eager.context").context()
@@ -137,7 +140,7 @@ class Member:
         return lambda: run(x), None
 
     def close(self) -> None:
-        """The servers end with their processes."""
+        """Does nothing: TensorFlow's servers end with their processes."""
 
     def _tensor(self, array: Any) -> Any:
         """A tensor in the memory of `array`."""

@@ -47,7 +47,7 @@ BOOT = (
 
 
 class OnArrays:
-    """A case on arrays that the benchmark fills and checks; the other system only provides the call on these arrays."""
+    """A case (a measured call) on arrays that the benchmark fills and checks; the other system only makes the call."""
 
     def __init__(self, member: Member, case: Case) -> None:
         try:

@@ -23,7 +23,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One rank's place in the tree: its parent, its children, and the number of ranks in its subtree.
+    """One rank's place in a binomial tree: its parent, its children, and the number of ranks in its subtree.
 
     `children` begins with the nearest child, which has the smallest subtree.
     """
@@ -57,8 +57,8 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 def binomial(rank: int, size: int, root: int = 0) -> Schedule:
     """The root sends to its farthest child first; each rank that has the data passes it on to its own children.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); the root sends n ceil(log2 p). Time ceil(log2 p)
-    (alpha + n beta).
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); the root sends n ceil(log2 p). Time, if a
+    message costs alpha and a byte beta: ceil(log2 p) (alpha + n beta).
     """
     b = Builder("broadcast", "binomial", rank, size, grid=(0, 1), root=root)
     place = node(rank, size, root)
@@ -73,8 +73,8 @@ def binomial(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
     """A rank reduces its own data and what its children send in one step, and sends the result to its parent.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends n. Time ceil(log2 p) (alpha + n
-    beta + n gamma).
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends n. Time, if a message costs alpha,
+    a byte beta and a reduced byte gamma: ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("reduce", "binomial", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, root)
@@ -93,9 +93,9 @@ def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
     """A rank collects the blocks of its subtree and sends them to its parent in one message.
 
-    For a group of any size p and n bytes gathered in all: rounds ceil(log2 p); a rank sends at most n/2. Time ceil(log2
-    p) alpha + n(p-1)/p beta. If a subtree contains both the last rank and rank 0, its blocks reach the root in two
-    messages instead.
+    For a group of any size p and n bytes gathered in all: rounds ceil(log2 p); a rank sends at most n/2. Time, if a
+    message costs alpha and a byte beta: ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last rank
+    and rank 0, its blocks reach the root in two messages instead.
     """
     b = Builder("gather", "binomial", rank, size, grid=(1, size), root=root)
     place = node(rank, size, root)
@@ -120,8 +120,9 @@ def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_scatter(rank: int, size: int, root: int = 0) -> Schedule:
     """The root sends each child the blocks of its subtree; the farthest child, with the largest subtree, comes first.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); the root sends n(p-1)/p. Time ceil(log2 p) alpha
-    + n(p-1)/p beta. If a subtree contains both the last rank and rank 0, its blocks leave the root in two messages.
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); the root sends n(p-1)/p. Time, if a message
+    costs alpha and a byte beta: ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last rank and rank
+    0, its blocks leave the root in two messages.
     """
     b = Builder("scatter", "binomial", rank, size, grid=(size, 1), root=root)
     place = node(rank, size, root)

@@ -22,7 +22,7 @@ Blocks: TypeAlias = "Callable[[int, int], Chunk]"  # (first, count) -> the chunk
 
 
 def halvings(size: int) -> list[tuple[int, int]]:
-    """For every round (s, s'): the number of blocks that a rank still works on before the round, and after it."""
+    """The rounds of a circulant reduction, each as (s, s'): how many blocks a rank still works on, before and after."""
     rounds = []
     while size > 1:
         rounds.append((size, (size + 1) // 2))
@@ -41,8 +41,8 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 def circulant(rank: int, size: int) -> Schedule:
     """A reduce-scatter, then an allgather; partial and final results are in OUT, the output array.
 
-    For a group of any size p and n bytes of data: rounds 2 ceil(log2 p); a rank sends 2n(p-1)/p. Time 2 ceil(log2 p)
-    alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: rounds 2 ceil(log2 p); a rank sends 2n(p-1)/p. Time, if a message
+    costs alpha, a byte beta and a reduced byte gamma: 2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
     b = Builder("allreduce", "circulant", rank, size, grid=(size, size))
     within(b, range(size), rank, b.inp, b.out)
@@ -72,8 +72,8 @@ def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Block
 def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
     """A circulant reduce-scatter with partial results in scratch memory, beginning with this rank's own block.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends n(p-1)/p. Time ceil(log2 p) alpha +
-    n(p-1)/p (beta + gamma).
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends n(p-1)/p. Time, if a message costs
+    alpha, a byte beta and a reduced byte gamma: ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "circulant", rank, size, grid=(size, 1))
     rounds = halvings(size)
@@ -101,9 +101,9 @@ def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
 def circulant_allgather(rank: int, size: int) -> Schedule:
     """In every round a rank receives about as many blocks as it already has.
 
-    For a group of any size p and n bytes gathered in all: rounds ceil(log2 p); a rank sends n(p-1)/p. Time ceil(log2 p)
-    alpha + n(p-1)/p beta. This is the algorithm of J. Bruck et al. (1997) without the rotation of the blocks at its
-    end.
+    For a group of any size p and n bytes gathered in all: rounds ceil(log2 p); a rank sends n(p-1)/p. Time, if a
+    message costs alpha and a byte beta: ceil(log2 p) alpha + n(p-1)/p beta. This is the algorithm of J. Bruck et al.
+    (1997) without the rotation of the blocks at its end.
     """
     b = Builder("allgather", "circulant", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())

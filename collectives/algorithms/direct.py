@@ -35,7 +35,7 @@ def one_shot(rank: int, size: int) -> Schedule:
     """Each rank sends all its data to all others and computes the whole result itself.
 
     For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1), or writes n once if peers share
-    memory. Time alpha + n(p-1) beta + n(p-1) gamma.
+    memory. Time, if a message costs alpha, a byte beta and a reduced byte gamma: alpha + n(p-1) beta + n(p-1) gamma.
 
     It does not work in place. A rank could overwrite its array only after all others have read it, but the others read
     it while they overwrite their own arrays. So all ranks would wait for each other.
@@ -52,8 +52,8 @@ def one_shot(rank: int, size: int) -> Schedule:
 def two_shot(rank: int, size: int) -> Schedule:
     """Rank r receives block r from all ranks, reduces these blocks, and sends the result to all.
 
-    For a group of any size p and n bytes of data: rounds 2; a rank sends 2n(p-1)/p. Time 2(p-1) alpha + 2n(p-1)/p beta
-    + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: rounds 2; a rank sends 2n(p-1)/p. Time, if a message costs alpha, a
+    byte beta and a reduced byte gamma: 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
 
     Among ranks that share memory, the pool engine may instead compute the sum in the pool, one buffer to which all
     ranks add.
@@ -76,8 +76,8 @@ def two_shot(rank: int, size: int) -> Schedule:
 def star(rank: int, size: int) -> Schedule:
     """All ranks send to rank 0, which reduces and sends the result back: a parameter server, kept for comparisons.
 
-    For a group of any size p and n bytes of data: rounds 2; rank 0 sends n(p-1), each other rank n. Time 2 alpha +
-    2n(p-1) beta + n(p-1) gamma.
+    For a group of any size p and n bytes of data: rounds 2; rank 0 sends n(p-1), each other rank n. Time, if a message
+    costs alpha, a byte beta and a reduced byte gamma: 2 alpha + 2n(p-1) beta + n(p-1) gamma.
     """
     b = Builder("allreduce", "star", rank, size, grid=(1, 1))
     if rank == 0:
@@ -94,8 +94,8 @@ def star(rank: int, size: int) -> Schedule:
 def direct_reduce_scatter(rank: int, size: int) -> Schedule:
     """Every rank sends its block j to rank j, which reduces the blocks that it receives and its own.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1)/p. Time (p-1) alpha + n(p-1)/p (beta +
-    gamma).
+    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1)/p. Time, if a message costs alpha, a
+    byte beta and a reduced byte gamma: (p-1) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "direct", rank, size, grid=(size, 1))
     for peer in _others(rank, size):
@@ -110,7 +110,7 @@ def direct_allgather(rank: int, size: int) -> Schedule:
     """Each rank sends its block to all others.
 
     For a group of any size p and n bytes gathered in all: rounds 1; a rank sends n(p-1)/p, or writes its block once if
-    peers share memory. Time (p-1) alpha + n(p-1)/p beta.
+    peers share memory. Time, if a message costs alpha and a byte beta: (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("allgather", "direct", rank, size, grid=(1, size))
     others = _others(rank, size)
@@ -128,7 +128,7 @@ def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
     """The root sends the whole array to each other rank.
 
     For a group of any size p and n bytes of data: rounds 1; the root sends n(p-1), or writes n once if peers share
-    memory. Time (p-1) (alpha + n beta).
+    memory. Time, if a message costs alpha and a byte beta: (p-1) (alpha + n beta).
     """
     b = Builder("broadcast", "direct", rank, size, grid=(0, 1), root=root)
     if rank != root:
@@ -143,8 +143,8 @@ def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
 def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
     """All ranks send their data to the root, which reduces all in one step.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends n, the root receives n(p-1). Time alpha +
-    n(p-1) (beta + gamma).
+    For a group of any size p and n bytes of data: rounds 1; a rank sends n, the root receives n(p-1). Time, if a
+    message costs alpha, a byte beta and a reduced byte gamma: alpha + n(p-1) (beta + gamma).
     """
     b = Builder("reduce", "direct", rank, size, grid=(1, 1), root=root)
     b.flat(b.inp(), b.inp())
@@ -160,7 +160,7 @@ def linear(rank: int, size: int, root: int = 0) -> Schedule:
     """All ranks send their blocks directly to the root.
 
     For a group of any size p and n bytes gathered in all: rounds 1; a rank sends its block, the root receives n(p-1)/p.
-    Time (p-1) alpha + n(p-1)/p beta.
+    Time, if a message costs alpha and a byte beta: (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("gather", "linear", rank, size, grid=(1, size), root=root)
     b.flat(b.inp(), b.inp())
@@ -177,7 +177,8 @@ def linear(rank: int, size: int, root: int = 0) -> Schedule:
 def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
     """The root sends each other rank its block directly.
 
-    For a group of any size p and n bytes of data: rounds 1; the root sends n(p-1)/p. Time (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes of data: rounds 1; the root sends n(p-1)/p. Time, if a message costs alpha and
+    a byte beta: (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("scatter", "linear", rank, size, grid=(size, 1), root=root)
     b.flat(b.inp(0, size), b.inp(rank))
@@ -194,7 +195,8 @@ def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
 def direct_alltoall(rank: int, size: int) -> Schedule:
     """Each rank sends every other rank the block for it, beginning with the next rank.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1)/p. Time (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1)/p. Time, if a message costs alpha and a
+    byte beta: (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("alltoall", "direct", rank, size, grid=(size, size))
     others = _others(rank, size)
@@ -212,7 +214,7 @@ def direct_barrier(rank: int, size: int) -> Schedule:
     """Each rank sends one element to all others and waits for the elements of all others.
 
     For a group of any size p: rounds 1; a rank sends one element to p-1 others, or writes it once if peers share
-    memory. Time alpha.
+    memory. Time, if a message costs alpha: alpha.
     """
     b = Builder("barrier", "direct", rank, size, grid=(1, 1))
     others = _others(rank, size)

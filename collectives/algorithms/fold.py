@@ -14,7 +14,7 @@ from collectives.schedule.form import Chunk
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How one rank takes part: for itself, for a neighbour too, or not at all.
+    """How a rank takes part in an algorithm for 2^k ranks: for itself, for a neighbour too, or not at all.
 
     `into` is the rank that takes part for this rank, or None if this rank takes part itself. `partner` is the neighbour
     for which this rank takes part too, or None.
@@ -32,11 +32,14 @@ class Fold:
         return 2 * number if 2 * number < self.paired else number + self.paired // 2
 
     def upper(self, distance: int) -> bool:
-        """Whether this rank's number has the bit `distance`."""
+        """Whether the number of this rank, among those that take part, has the bit `distance`."""
         return bool(self._number & distance)
 
     def ordered(self, peer: int, mine: Chunk, theirs: int | Chunk) -> tuple[int | Chunk, int | Chunk]:
-        """The operands `mine` and `theirs`, the lower rank's first, so that both ranks compute the same result."""
+        """The operands `mine` and `theirs`, the lower rank's first, so that both ranks compute the same result.
+
+        `peer`: the rank from which `theirs` comes.
+        """
         return (mine, theirs) if self.rank < peer else (theirs, mine)
 
     @property

@@ -18,8 +18,9 @@ def halving_doubling(rank: int, size: int) -> Schedule:
     """Ranks exchange the largest halves with the nearest ranks, which are the most likely to share their host.
 
     For a group of any size p, n bytes of data, and P the largest power of two up to p: rounds 2 log2 P, and 2 more if P
-    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see `fold`). Time 2 log2 P alpha +
-    2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha + 2n beta + n gamma more if P < p.
+    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see the module `fold`). Time, if a
+    message costs alpha, a byte beta and a reduced byte gamma: 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2
+    alpha + 2n beta + n gamma more if P < p.
 
     In each round a rank sends its half in two messages, first the data that the receiver sends on in the next round.
     With one message, some ranks would get this data early and the others late, and links would be idle between rounds.
@@ -32,8 +33,9 @@ def halving_doubling_short(rank: int, size: int) -> Schedule:
     """`halving_doubling` with one message a round, for arrays so short that a second message costs more than it saves.
 
     For a group of any size p, n bytes of data, and P the largest power of two up to p: rounds 2 log2 P, and 2 more if P
-    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see `fold`). Time 2 log2 P alpha +
-    2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha + 2n beta + n gamma more if P < p.
+    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see the module `fold`). Time, if a
+    message costs alpha, a byte beta and a reduced byte gamma: 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2
+    alpha + 2n beta + n gamma more if P < p.
     """
     return _schedule("halving_doubling_short", rank, size, lambda place, k, half: [(0, half)])
 

@@ -49,7 +49,7 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """The operands of a reduction over this host, in the order of ranks: `own` for this rank, else messages."""
+        """The operands of a reduction over this host, in the order of ranks: `own`, and messages of the other ranks."""
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- data in equal parts: on each host, one rank is the keeper of a part
@@ -97,8 +97,8 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
 
     On every host, all ranks send their data of a part to the rank of their host that handles this part. When the part
     passes the second time, this rank sends it to the others on its host. For h hosts of any size, the largest with l
-    ranks, and n bytes of data: rounds 2h; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). Time 2(h-1) alpha
-    + 2n(h-1)/h beta.
+    ranks, and n bytes of data: rounds 2h; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). Time, if a
+    message costs alpha and a byte beta: 2(h-1) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -142,7 +142,8 @@ def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
     """Each rank of a host handles a part of the data, with a circulant allreduce among the ranks that handle this part.
 
     For h hosts of any size, the largest with l ranks, and n bytes of data: rounds 2 ceil(log2 h) + 2; a host sends
-    2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). Time 2 ceil(log2 h) alpha + 2n(h-1)/h beta.
+    2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). Time, if a message costs alpha and a byte beta: 2 ceil(log2 h) alpha
+    + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -179,7 +180,7 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
 
     On each host, all ranks send their data of the block to the rank of their host that handles this block. For h hosts
     of any size, the largest with l ranks, and n bytes of data: rounds h; a host sends n(h-1)/h, of which a rank sends
-    n(h-1)/(hl). Time (h-1) alpha + n(h-1)/h beta.
+    n(h-1)/(hl). Time, if a message costs alpha and a byte beta: (h-1) alpha + n(h-1)/h beta.
 
     Partial results alternate between two sets of scratch slots, so that a rank writes one set while it sends the other.
     """
@@ -216,7 +217,7 @@ def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedul
     """The block of each rank passes all hosts; on each host, the rank that receives it passes it to the others there.
 
     For h hosts of any size, the largest with l ranks, and n bytes gathered in all: rounds h; a host sends n(h-1)/h, of
-    which a rank sends n(h-1)/(hl). Time (h-1) alpha + n(h-1)/h beta.
+    which a rank sends n(h-1)/(hl). Time, if a message costs alpha and a byte beta: (h-1) alpha + n(h-1)/h beta.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -245,8 +246,9 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     """Recursive doubling among the leaders, one rank of each host, after each has reduced the data of its host.
 
     For h hosts of any size, n bytes of data, and H the largest power of two up to h: rounds log2 H + 2, and 2 more if H
-    < h; a host sends n log2 H, and n more if it also takes part for another host (see `fold`); a rank sends n to its
-    leader. Time ceil(log2 h) (alpha + n beta), and alpha + n beta more if H < h.
+    < h; a host sends n log2 H, and n more if it also takes part for another host (see the module `fold`); a rank sends
+    n to its leader. Time, if a message costs alpha and a byte beta: ceil(log2 h) (alpha + n beta), and alpha + n beta
+    more if H < h.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)
@@ -274,7 +276,7 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
     The root is the leader of its host.
 
     For h hosts of any size and n bytes of data: rounds ceil(log2 h) + 1; a host sends n to another host, a rank sends
-    n. Time ceil(log2 h) (alpha + n beta).
+    n. Time, if a message costs alpha and a byte beta: ceil(log2 h) (alpha + n beta).
     """
     b = Builder("reduce", "hierarchical_binomial", rank, size, grid=(1, 1), root=root)
     place = Place(rank, layout)
@@ -302,8 +304,8 @@ def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Sc
 
     The root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: rounds ceil(log2 h) + 1; the root sends n ceil(log2 h). Time ceil(log2
-    h) (alpha + n beta).
+    For h hosts of any size and n bytes of data: rounds ceil(log2 h) + 1; the root sends n ceil(log2 h). Time, if a
+    message costs alpha and a byte beta: ceil(log2 h) (alpha + n beta).
     """
     b = Builder("broadcast", "hierarchical_binomial", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -326,8 +328,8 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
     Each host has one leader; the root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: rounds h; a host sends n, the root sends n. Time (h-1) alpha + n beta
-    if slices are small.
+    For h hosts of any size and n bytes of data: rounds h; a host sends n, the root sends n. Time, if a message costs
+    alpha and a byte beta: (h-1) alpha + n beta if slices are small.
     """
     b = Builder("broadcast", "hierarchical_chain", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -349,8 +351,8 @@ def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Sc
     """One leader per host collects its host's blocks, takes part in a circulant allgather, and distributes all blocks.
 
     For h hosts of any size and n bytes gathered in all: rounds ceil(log2 h) + 2; a host sends n(h-1)/h, a rank sends
-    its block to its leader. Time ceil(log2 h) alpha + n(h-1)/h beta. If the ranks of a host are not consecutive, their
-    blocks are sent in several messages.
+    its block to its leader. Time, if a message costs alpha and a byte beta: ceil(log2 h) alpha + n(h-1)/h beta. If the
+    ranks of a host are not consecutive, their blocks are sent in several messages.
     """
     b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
     place = Place(rank, layout)

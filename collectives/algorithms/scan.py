@@ -52,8 +52,8 @@ def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 def recursive_doubling(rank: int, size: int) -> Schedule:
     """In round k a rank sends its partial result to the rank 2^k further on, which combines it with its own.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends at most n ceil(log2 p). Time
-    ceil(log2 p) (alpha + n beta + n gamma).
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends at most n ceil(log2 p). Time, if a
+    message costs alpha, a byte beta and a reduced byte gamma: ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("scan", "recursive_doubling", rank, size, grid=(1, 1))
     b.copy(b.out(), _inclusive(b, range(size), rank, b.inp(), b.out()))
@@ -64,8 +64,9 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
     """Each rank sends its data to the next rank; then ranks 1 to p-1 scan what they received by recursive doubling.
 
-    Rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2 (p-1))) bytes; any size p. Time
-    (1 + ceil(log2 (p-1))) (alpha + n beta) + ceil(log2 (p-1)) n gamma.
+    For a group of any size p and n bytes of data: rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2
+    (p-1))). Time, if a message costs alpha, a byte beta and a reduced byte gamma: (1 + ceil(log2 (p-1))) (alpha + n
+    beta) + ceil(log2 (p-1)) n gamma.
     """
     b = Builder("exscan", "recursive_doubling", rank, size, grid=(1, 1))
     _exclusive(b, range(size), rank, b.inp(), b.out())
@@ -76,8 +77,8 @@ def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
 def chain(rank: int, size: int) -> Schedule:
     """Rank r combines the result of rank r-1 with its own data, and sends its own result to rank r+1.
 
-    Rounds p-1, which overlap because long arrays are sent in slices; a rank sends n bytes; any size p. Time (p-1) alpha
-    + n (beta + gamma).
+    For a group of any size p and n bytes of data: rounds p-1, which overlap because long arrays are sent in slices; a
+    rank sends n. Time, if a message costs alpha, a byte beta and a reduced byte gamma: (p-1) alpha + n (beta + gamma).
     """
     b = Builder("scan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -93,8 +94,8 @@ def chain(rank: int, size: int) -> Schedule:
 def chain_exscan(rank: int, size: int) -> Schedule:
     """Rank r gets its result from rank r-1, and sends this result combined with its own data to rank r+1.
 
-    Rounds p-1, which overlap because long arrays are sent in slices; a rank sends n bytes; any size p. Time (p-1) alpha
-    + n (beta + gamma).
+    For a group of any size p and n bytes of data: rounds p-1, which overlap because long arrays are sent in slices; a
+    rank sends n. Time, if a message costs alpha, a byte beta and a reduced byte gamma: (p-1) alpha + n (beta + gamma).
     """
     b = Builder("exscan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -120,8 +121,8 @@ def _after(rank: int, size: int) -> list[int]:
 def direct(rank: int, size: int) -> Schedule:
     """Each rank sends its data to all later ranks, then reduces its data and all that it received in one step.
 
-    Rounds 1; a rank sends at most n(p-1) bytes, or writes n bytes once if all ranks share memory; any size p. Time
-    alpha + n(p-1) (beta + gamma).
+    For a group of any size p and n bytes of data: rounds 1; a rank sends at most n(p-1), or writes n once if all ranks
+    share memory. Time, if a message costs alpha, a byte beta and a reduced byte gamma: alpha + n(p-1) (beta + gamma).
     """
     b = Builder("scan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -139,8 +140,8 @@ def direct(rank: int, size: int) -> Schedule:
 def direct_exscan(rank: int, size: int) -> Schedule:
     """Each rank sends its data to all later ranks, then reduces all that it received in one step.
 
-    Rounds 1; a rank sends at most n(p-1) bytes, or writes n bytes once if all ranks share memory; any size p. Time
-    alpha + n(p-1) (beta + gamma).
+    For a group of any size p and n bytes of data: rounds 1; a rank sends at most n(p-1), or writes n once if all ranks
+    share memory. Time, if a message costs alpha, a byte beta and a reduced byte gamma: alpha + n(p-1) (beta + gamma).
     """
     b = Builder("exscan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -202,10 +203,11 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     """Scans within each run of consecutive ranks on one host; an exscan of the runs' totals follows.
 
     The last rank of each run takes part in the exscan, and sends its result to the other ranks of its run. All ranks
-    combine this result with their prefix within the run. h is the number of runs: one for each host if
-    ranks are numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a
-    rank sends at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any
-    size. Time (1 + ceil(log2 (h-1))) (alpha + n beta), which counts only messages between hosts.
+    combine this result with their prefix within the run. h is the number of runs: one for each host if ranks are
+    numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a rank sends
+    at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any size. Time,
+    if a message costs alpha and a byte beta: (1 + ceil(log2 (h-1))) (alpha + n beta), which counts only messages
+    between hosts.
     """
     b = Builder("scan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)
@@ -229,10 +231,11 @@ def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedu
     """Exscans within each run of consecutive ranks on one host; an exscan of the runs' totals follows.
 
     The last rank of each run takes part in the exscan, and sends its result to the other ranks of its run. All ranks
-    combine this result with their prefix within the run. h is the number of runs: one for each host if
-    ranks are numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a
-    rank sends at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any
-    size. Time (1 + ceil(log2 (h-1))) (alpha + n beta), which counts only messages between hosts.
+    combine this result with their prefix within the run. h is the number of runs: one for each host if ranks are
+    numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a rank sends
+    at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any size. Time,
+    if a message costs alpha and a byte beta: (1 + ceil(log2 (h-1))) (alpha + n beta), which counts only messages
+    between hosts.
     """
     b = Builder("exscan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)

@@ -29,7 +29,7 @@ _LONGEST_WAIT = 1e9  # seconds: passed to the engine for an infinite timeout
 
 
 class Target(NamedTuple):
-    """The destination of a result: the engine writes into `host`, then `deliver` returns the array for the caller.
+    """The destination of a result: the C++ engine writes to `host`, then `deliver` returns the array for the caller.
 
     If `origin` is None, the caller gets `result`, whose memory is that of `host`. Otherwise `origin` is an array on a
     device: `deliver` copies `host` into `origin` or, if `fresh`, into a new array of the same library on that device.
@@ -43,7 +43,7 @@ class Target(NamedTuple):
     changed: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Notify the array's library that the array will be written; called after all checks, before the write."""
+        """Notify the array's library, such as PyTorch, of the coming write; called after all checks."""
         if self.changed is not None:
             self.changed()
 
@@ -60,7 +60,7 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
     """Returns an array in host memory with the elements of `x`: over the memory of `x` if possible, else a copy.
 
     `name`: that of `x` in error messages. `moved`: the collective only moves the elements, without computing with them,
-    so dtypes of `dtypes.moved_names` are accepted too.
+    so dtypes that cannot be reduced, such as float8, are accepted too.
     """
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
@@ -71,9 +71,10 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
 
 
 def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
-    """Returns a target over the memory of `out`, or over a staging array in host memory if `out` is on a device.
+    """Returns a `Target`, the destination of a result: the memory of `out`, or a staging array if `out` is on a device.
 
-    Raises ValueError if `out` is read-only or not contiguous. For `moved` see `reading`.
+    `name`: what errors call `out`. Raises ValueError if `out` is read-only or not contiguous. `moved`: the collective
+    computes nothing with the elements, so dtypes that cannot be reduced are accepted too.
     """
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
@@ -108,9 +109,10 @@ def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
 
 
 def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: bool = False) -> Target:
-    """Returns a target for a result: `out`, which must have `shape` and `dtype`, or a new array if `out` is None.
+    """Returns a `Target`, the destination of a result: `out`, of this shape and dtype, or a new array if `out` is None.
 
-    The new array is on the device of `x`, if `x` is on one. For `moved` see `reading`.
+    The new array is on the device of `x`, if `x` is on one. `moved`: the collective computes nothing with the elements,
+    so dtypes that cannot be reduced are accepted too.
     """
     if out is None:
         return fresh(shape, dtype, x)
@@ -173,7 +175,10 @@ def check_shape(shape: Any) -> tuple[int, ...]:
 
 
 def check_rank(value: Any, size: int, name: str) -> int:
-    """Returns `value` as an int. Raises TypeError if it is no integer, ValueError unless 0 <= `value` < `size`."""
+    """Returns `value` as an int. Raises TypeError if it is no integer, ValueError unless 0 <= `value` < `size`.
+
+    `name`: what errors call `value`.
+    """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if not 0 <= value < size:
@@ -208,7 +213,10 @@ def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
 
 
 def check_rows(x: Array, size: int, collective: str) -> int:
-    """Returns the number of rows of `x` for each of `size` ranks. Raises ValueError if these would differ."""
+    """Returns the number of rows of `x` for each of `size` ranks. Raises ValueError if these would differ.
+
+    `collective`: the name to show in the error.
+    """
     if x.ndim == 0:
         raise ValueError(f"{collective} divides the first axis among ranks, but x is 0-d")
     if x.shape[0] % size:

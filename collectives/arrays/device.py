@@ -26,7 +26,10 @@ def is_device_array(x: object) -> bool:
 
 
 def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Returns the shape and dtype of the device array `x`. Raises TypeError or ValueError if it cannot be written."""
+    """Returns the shape and dtype of the device array `x`. Raises TypeError or ValueError if it cannot be written.
+
+    `name`: what errors call `x`. `moved`: the collective computes nothing with the elements.
+    """
     if _library(x, name) == "torch":
         torch.check_gradient(x, name)
         if not x.is_contiguous():
@@ -57,7 +60,10 @@ def to_host(x: Any, name: str, moved: bool = False) -> npt.NDArray[Any]:
 
 
 def like(host: npt.NDArray[Any], x: Any, name: str) -> Any:
-    """Returns a new array with the elements of `host`, of the same library and on the same device as `x`."""
+    """Returns a new array with the elements of `host`, of the same library and on the same device as `x`.
+
+    `name`: what errors call `x`.
+    """
     match _library(x, name):
         case "cupy":
             with x.device:

@@ -63,7 +63,7 @@ def dtype_names() -> dict[Dtype, str]:
 
 @lru_cache(maxsize=1)
 def moved_names() -> dict[Dtype, str]:
-    """Returns the names of dtypes that can be moved but not reduced, such as float8_e5m2. Elements have one byte."""
+    """Returns the names of dtypes that can be sent but not reduced, such as float8_e5m2. Elements have one byte."""
     import ml_dtypes  # see `dtype_names`
 
     return {np.dtype(getattr(ml_dtypes, name)): name for name in _NARROW.split() if hasattr(ml_dtypes, name)}
@@ -78,7 +78,7 @@ def reduced_name(dtype: Dtype) -> str | None:
 
 
 def moved_name(dtype: Dtype) -> str | None:
-    """Returns the name of `dtype` if it can be moved but not reduced, otherwise None."""
+    """Returns the name of `dtype` if its elements can be sent but not reduced, otherwise None."""
     return moved_names().get(dtype) if dtype.isbuiltin == _USER_DEFINED else None
 
 

@@ -15,7 +15,10 @@ from collectives.arrays.exporters.reached import Array
 
 
 def address(x: Array) -> int:
-    """Returns the address of `x`; in a mapped file, a number made of the file and the position of `x` in it."""
+    """Returns the address of `x`, equal for arrays in the same memory even if that is mapped twice in this process.
+
+    For a mapped file, it is a number made of the file and the position of `x` in it.
+    """
     start = int(x.__array_interface__["data"][0])
     if x.base is None or not x.nbytes or not _is_mapped(x):
         return start

@@ -23,7 +23,7 @@ _RENEWED: Final = 8 << 20  # bytes
 
 
 class Arrays:
-    """The input and the output array of a rank, large enough for calls of up to `most` bytes among `size` ranks."""
+    """The input and the output array of a rank, for calls to measure of up to `most` bytes among `size` ranks."""
 
     def __init__(self, most: int, size: int) -> None:
         elements = max(size, most // ITEMSIZE)
@@ -32,13 +32,14 @@ class Arrays:
         self._out.fill(0)
 
     def renew(self, nbytes: int) -> Call:
-        """Returns a function that overwrites the first `nbytes` bytes of the input, or as many as a cache may hold."""
+        """Returns a function that writes the first `nbytes` bytes of the input again, at most what fits a cache."""
         return partial(self._inp[: min(nbytes, _RENEWED) // ITEMSIZE].fill, 1)
 
     def call(self, comm: Communicator, collective: str, algorithm: str, nbytes: int) -> Call:
-        """Returns a function that makes the call; its larger buffer, input or output, has about `nbytes` bytes.
+        """Returns a function that calls `collective` with `algorithm`, with about `nbytes` bytes of input or output.
 
-        If the collective divides data among ranks, each rank's part is equally large and has at least one element.
+        `nbytes` is the size of the larger of both. If the collective divides data among ranks, each rank's part is
+        equally large and has at least one element.
         """
         part = max(1, nbytes // ITEMSIZE // comm.size)
         whole = max(1, nbytes // ITEMSIZE)

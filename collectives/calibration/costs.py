@@ -54,7 +54,10 @@ Array = npt.NDArray[np.float64]
 
 
 class Case(NamedTuple):
-    """One call of a collective: `ranks` ranks on one host use at most `cores` cores of this host."""
+    """One call of a collective, whose time is measured and predicted.
+
+    `ranks` ranks on one host use at most `cores` cores of this host.
+    """
 
     collective: str
     algorithm: str
@@ -73,7 +76,7 @@ class Measured(NamedTuple):
 
 
 def predict(cases: Iterable[Case], costs: Costs) -> Array:
-    """Returns the simulated seconds of each case. Runs faster if cases are grouped by their number of ranks."""
+    """Returns the seconds that the simulator predicts for each case. Faster if cases are grouped by number of ranks."""
     return np.array(
         [simulate(registry.get(c.collective, c.algorithm), c.ranks, c.nbytes, c.topology, costs).seconds for c in cases]
     )

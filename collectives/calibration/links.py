@@ -38,7 +38,10 @@ class Link:
 
 
 def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
-    """Returns the costs for each kind of link that rank 0 has. `kinds`, used only on rank 0: its link to each rank."""
+    """Measures the costs of each kind of link that rank 0 has.
+
+    `kinds`, used only on rank 0: the kind of its link to each rank. `watch` times the calls.
+    """
     table = sorted(set(kinds) - {"self"}) if comm.rank == 0 else []
     # Rank 0 decides which rank to ping for each kind of link, and shares these rank numbers.
     peers = [kinds.index(kind) for kind in table]
@@ -61,7 +64,10 @@ def facts(links: Mapping[str, Link]) -> dict[str, str]:
 
 
 def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
-    """Parses the result of `facts`; skips kinds of links with a missing cost. Raises ValueError for invalid numbers."""
+    """The costs of each kind of link in `values`, the entries of an algorithm table's file.
+
+    Skips kinds of links with a missing cost. Raises ValueError for invalid numbers.
+    """
     kinds = {name.rpartition(".")[0] for name in values if name.endswith(".alpha")}
     return {
         kind: Link(*(float(values[f"{kind}.{name}"]) for name in Link.__slots__))

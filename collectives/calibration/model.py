@@ -32,7 +32,7 @@ class Model:
             self._per_byte = (moved * link.beta + reduced * link.gamma) / blocks
 
     def correct(self, measured: Mapping[int, float]) -> None:
-        """Make predictions agree with `measured`, seconds by number of bytes; interpolate the correction in between."""
+        """Make predictions agree with `measured`, seconds by number of bytes; in between, they are interpolated."""
         points = sorted(measured.items())
         self._measured = [(log(max(1, nbytes)), log(seconds / self._plain(nbytes))) for nbytes, seconds in points]
 

@@ -59,7 +59,7 @@ class Watch:
         self._start: Final = self._now()
 
     def reading(self, host: int = 0) -> Reading:
-        """Returns the counts since construction. `host`: a number for this host, chosen by the caller."""
+        """Returns what was counted since this object was made. `host`: a number for this host, chosen by the caller."""
         began, (busy, stolen, used, preempted) = self._start
         now, (busy_now, stolen_now, used_now, preempted_now) = self._now()
         return Reading(
@@ -97,10 +97,11 @@ def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/sta
 
 
 def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) -> tuple[str, ...]:
-    """Returns the reasons why machines were not quiet, as sentences without a full stop; empty if they were quiet.
+    """Returns the reasons why a measurement was disturbed, such as other programs; empty if machines were quiet.
 
-    `ranks`: the number of ranks on the host that has most ranks. `spread`: the slowest time of a repeated call over the
-    fastest, as a median of all calls; None if no call was repeated.
+    Each reason is a sentence without a full stop. `ranks`: the number of ranks on the host that has most ranks.
+    `spread`: the slowest time of a repeated call over the fastest, as a median of all calls; None if no call was
+    repeated.
     """
     reasons = []
     hosts: dict[int, dict[int, Reading]] = {}

@@ -64,7 +64,7 @@ class Effort:
     sockets: bool = False
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
-        """A copy limited to `seconds`, sizes up to `most` bytes, and `collectives` (if empty, all of its own)."""
+        """A copy of this effort, limited to `seconds`, sizes up to `most` bytes, and, unless empty, `collectives`."""
         sizes = tuple(s for s in self.sizes if s <= most) or self.sizes[:1]
         looks = tuple(sorted({*(s for s in self.looks if s < sizes[-1]), sizes[-1]}))
         return replace(self, seconds=seconds, sizes=sizes, looks=looks, collectives=collectives or self.collectives)
@@ -120,7 +120,7 @@ class Outcome(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The findings as entries of a table's file."""
+        """What the calibration has found, as entries of the file of a table of algorithms."""
         reported = links.facts(self.links)
         if self.noise:
             reported["noise"] = "; ".join(self.noise)
@@ -133,8 +133,8 @@ def calibrate(
     """Measure the ranks of `comm`. `usual`: the algorithm table that applies without a calibration.
 
     `say` reports progress. Stops if other programs disturb the measurement, unless `tolerant` is set. The calibration
-    synchronizes ranks by barriers and allreduces, whose algorithms `comm` chooses as usual. Raises the errors of
-    collective calls.
+    synchronizes ranks by barriers and allreduces, whose algorithms `comm` chooses as usual. `effort`: how thorough the
+    calibration is. Raises the errors of collective calls.
     """
     watch, quiet = Stopwatch(comm), _Quiet(comm, tolerant)
     over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
@@ -173,7 +173,7 @@ class _Quiet:
         self._watch = noise.Watch()
 
     def judge(self, spreads: Sequence[float]) -> tuple[str, ...]:
-        """The reasons why the times are unreliable, the same on every rank; empty if they are reliable.
+        """The reasons why the measured times are unreliable, the same on every rank; empty if they are reliable.
 
         `spreads`: the time of the slowest round over that of the fastest, for each measurement. Every rank calls this.
         """
@@ -185,7 +185,7 @@ class _Quiet:
 
 
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
-    """The algorithms to compare; hierarchical algorithms only if there are several hosts, one with several ranks."""
+    """The algorithms to compare for `collective`; those for several hosts only if one of them has several ranks."""
     nested = comm._linked.layout.nested
     return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]
 
@@ -213,7 +213,7 @@ class _Race:
     spreads: list[float] = field(default_factory=list)  # slowest round over fastest, for each algorithm and size
 
     def run(self, collective: str, end: float) -> list[Row]:
-        """Measure a collective until `watch.spent` is `end`; returns rows of the table, one for each range of sizes."""
+        """Compare the algorithms for a collective, at most until the time `end`; returns rows of the table."""
         sizes = (0,) if collective == "barrier" else self.effort.sizes
         looks = (0,) if collective == "barrier" else self.effort.looks
         arrays = Arrays(sizes[-1], self.comm.size)

@@ -47,10 +47,11 @@ def rows(
     times: Sequence[Mapping[str, float]],
     to_the_end: bool,
 ) -> list[Row]:
-    """Rows of the algorithm table: one for each series of consecutive sizes with the same algorithm.
+    """Rows of the algorithm table: one for each series of consecutive `sizes` with the same algorithm in `chosen`.
 
     The border between two rows is near the geometric mean of the measured sizes on both sides. With `to_the_end` the
     last row applies to all larger sizes. Otherwise it ends at the border that one more, larger size would give.
+    `times`: for each size, the seconds of each algorithm. `situation`: the properties of the measured group.
     """
     found: list[Row] = []
     first = 0

@@ -30,7 +30,7 @@ def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[C
     """Yield `comm`, or a communicator of the same ranks with more sockets for each link if more sockets are faster.
 
     `nbytes`: size of the largest array that the calibration measures. If the user has set the number of sockets, the
-    result is `comm`. Every rank calls this.
+    result is `comm`. Every rank calls this. `watch` times the calls.
     """
     nbytes = min(nbytes, LARGEST)
     with ExitStack() as opened:

@@ -72,9 +72,9 @@ class Stopwatch:
         return found
 
     def fitting(self, expected: Sequence[float], budget: float, rounds: int, bounds: tuple[int, int]) -> list[int]:
-        """How often to repeat each call in a round. All rounds together take `budget` seconds, equal for all calls.
+        """How often to repeat each call in a round, so that all rounds together take `budget` seconds.
 
-        `expected`: seconds of each call. `bounds`: the fewest and the most repetitions.
+        All calls get the same time. `expected`: seconds of each call. `bounds`: the fewest and the most repetitions.
         """
         fewest, most = bounds
         share = budget / max(1, len(expected)) / rounds

@@ -1,4 +1,4 @@
-"""A call that is ready to run: an operation of the native engine, its arrays, and what is done with the result.
+"""A call that is ready to run: an operation of the C++ engine, its arrays, and what is done with the result.
 
 Invariant: all arguments have been checked before a ready call exists.
 """
@@ -31,7 +31,7 @@ class Ready(Protocol):
 
 
 class Call(NamedTuple):
-    """One operation of the native engine, with the array `inp` that it reads and the array `out` that it writes.
+    """One operation of the C++ engine, with the array `inp` that it reads and the array `out` that it writes.
 
     `target`: the destination of the result, None if this rank gets no result. `finish` is called with the result at the
     end. `status`: where the sender and length of a received message are stored. `copies`: the operation reads a copy of

@@ -1,4 +1,4 @@
-"""Calls that an engine of another package runs, and the choice between such engines and the native engine.
+"""Calls that an engine of another package runs, and the choice between such engines and the C++ engine.
 
 Invariant: every such call is an operation of the communicator like any other. It has a sequence number, a deadline, and
 an entry under its engine's name in the list of recent operations. Ranks compare fingerprints of the call before the
@@ -46,7 +46,7 @@ _HURRY: Final = 1.0  # seconds for the same exchange if the user has interrupted
 
 
 class Side(NamedTuple):
-    """A second communicator of the same ranks, for the engines' own messages: the user's calls keep their order."""
+    """A second communicator of the same ranks, for messages of other packages' engines, apart from the user's calls."""
 
     group: _engine.Group
     calls: Calls
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
 
 class Engines:
-    """The engines of other packages that one communicator may use besides the native engine; usually none."""
+    """The engines (objects that run whole calls) of other packages that a communicator may use; usually none."""
 
     def __init__(self, engines: Sequence[Engine], calls: Calls, side: Side | None = None) -> None:
         """`side`: None only if there are no engines."""
@@ -74,8 +74,8 @@ class Engines:
         return bool(self._engines)
 
     def choose(self, collective: str, nbytes: int, memory: Memory, algorithm: str = "auto") -> Choice | None:
-        """Another package's engine for a call, and the reason for this choice; None for the native engine."""
-        if self._calls.prepare.table.in_order:  # deterministic: only the native engine has a fixed order of operands
+        """The engine of another package that runs such a call by itself, and the reason; None for the C++ engine."""
+        if self._calls.prepare.table.in_order:  # deterministic: only the C++ engine has a fixed order of operands
             return None
         for engine in self._engines:
             if algorithm not in ("auto", engine.name):
@@ -90,9 +90,10 @@ class Engines:
         return None
 
     def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready | None:
-        """The call, ready to run, if another package's engine runs it; None if the native engine does.
+        """The call, ready to run, if an engine of another package runs it by itself; None if the C++ engine does.
 
-        Raises TypeError or ValueError for invalid arguments.
+        `name`: the collective. `args`: its arguments other than `x`, `out` and `timeout`. Raises TypeError or
+        ValueError for invalid arguments.
         """
         places = _ARGUMENTS.get(name)
         if places is None:
@@ -102,7 +103,7 @@ class Engines:
             return None
         memory = memory_of(x)
         if out is not None and memory_of(out).kind != memory.kind:
-            return None  # the native engine stages arrays that are not contiguous
+            return None  # the C++ engine stages arrays that are not contiguous
         shape, dtype = _description(x, memory)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         choice = self.choose(name, nbytes, memory, args[-1])
@@ -119,7 +120,7 @@ class Engines:
     def explain(self, collective: str, nbytes: int) -> str:
         """Text that says which engine of another package runs a call on host memory, and which on CUDA memory.
 
-        The text is empty if the native engine runs both.
+        The text is empty if the C++ engine runs both.
         """
         lines = []
         for memory in (HOST, Memory("cuda")):
@@ -197,7 +198,7 @@ class _Execution:
         self._error: BaseException | None = None  # of the engine on this rank
 
     def wait_for_result(self) -> Any:
-        """Wait for the end of the execution; returns the result, or raises the same error on every rank.
+        """Wait until another package's engine has ended the call; returns the result, or raises an error on every rank.
 
         The error's `__cause__` is the exception of the engine on this rank, if there was one.
         """
@@ -210,7 +211,7 @@ class _Execution:
         return self._result
 
     def run(self, side: Side) -> None:
-        """Let the engine run the call, and report the outcome to the other ranks and to the communicator.
+        """Let the engine run the call, which may use the communicator `side`; tell the other ranks how the call ended.
 
         The engine's errors are reported, not raised. Only exceptions such as KeyboardInterrupt are also raised.
         """
@@ -299,7 +300,7 @@ class _Worker:
         self._busy = False
 
     def run(self, execution: _Execution) -> None:
-        """Run `execution` on this thread, or queue it for the background thread if another execution is in progress."""
+        """Run `execution`, a call by another package's engine, on this thread, or queue it if one is in progress."""
         with self._lock:
             if self._busy:
                 self._waiting.append(execution)

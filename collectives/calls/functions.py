@@ -93,7 +93,7 @@ class FunctionCall(NamedTuple):
 
 
 class FunctionCalls:
-    """Prepares those reductions on one communicator whose `op` is a Python function."""
+    """Prepares reductions whose `op` is a Python function, on one communicator."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls

@@ -31,9 +31,10 @@ Key: TypeAlias = "tuple[Form, str, int, str]"  # form, op, bucket_bytes, algorit
 
 
 class Part(NamedTuple):
-    """The arrays that one operation reduces together.
+    """The arrays of a list that one operation reduces together, copied to a buffer (bucket).
 
-    `members`: the positions of the arrays in the list. `starts`: for each array, its first element in the bucket.
+    `members`: the positions of the arrays in the list. `starts`: for each array, the index of its first element in the
+    bucket.
     """
 
     members: tuple[int, ...]
@@ -56,7 +57,10 @@ class Bucket(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How lists with the same shapes and dtypes are divided into parts. `free[i]`: the unused buckets for part i."""
+    """How a list of arrays is divided into parts, each reduced by one operation.
+
+    Lists with the same shapes and dtypes have the same plan. `free[i]`: the buckets for part i that no call is using.
+    """
 
     parts: list[Part]
     purpose: str
@@ -64,7 +68,7 @@ class Plan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One allreduce: the arrays `ins` are copied to the bucket before it, the results to the arrays `outs` after it.
+    """One allreduce of several arrays: `ins` are copied to a bucket before it, and the results to `outs` after it.
 
     An array that is reduced alone needs no bucket, so `bucket` is None.
     """
@@ -168,9 +172,10 @@ class Fusion:
 
 
 def parts(form: Form, bucket_bytes: int) -> list[Part]:
-    """Divide a list of arrays into parts: each is a large array alone, or small arrays of one dtype.
+    """Divide a list of arrays, of which `form` has the shapes and dtypes, into parts that are reduced one by one.
 
-    The small arrays of a part have at most `bucket_bytes` together. Parts are in the order in which they are sent.
+    A part is a large array alone, or small arrays of one dtype, with at most `bucket_bytes` together. Parts are in the
+    order in which they are sent.
     """
     done: list[list[int]] = []
     filling: dict[Dtype, list[int]] = {}

@@ -16,9 +16,10 @@ from collectives.native.errors import Aborted, CollectiveError
 
 
 class Gate:
-    """A lock around each call on a communicator, which is refused to other threads instead of making them wait.
+    """A lock that a thread holds during a call on a communicator; calls of other threads are refused, and do not wait.
 
-    Python code uses `with gate:`. Native code calls `latch.acquire()`, `gate.refuse()` and `latch.release()` instead.
+    `gate` is a `Gate`. Python code uses `with gate:`. C++ code calls `latch.acquire()`, `gate.refuse()` and
+    `latch.release()` instead.
     """
 
     __slots__ = ("__weakref__", "_cause", "_pid", "block", "latch", "name")
@@ -53,7 +54,7 @@ class Gate:
             raise copy(self._cause)
 
     def check_outside(self) -> None:
-        """Raise inside a `group()` block, where calls cannot wait."""
+        """Raise RuntimeError inside a `group()` block, where calls cannot wait for other ranks."""
         if self.block == threading.get_ident():
             raise RuntimeError(
                 f"communicator {self.name!r}: inside a group() block only calls whose arrays have known lengths can be "

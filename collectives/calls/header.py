@@ -31,7 +31,7 @@ def _dtypes() -> tuple[Dtype, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A received description: `rows` is how many rows of the array each rank gets, `trailing` the shape of one row."""
+    """A received description of an array: `rows`, how many rows each rank gets; `trailing`, the shape of a row."""
 
     dtype: Dtype
     trailing: tuple[int, ...]
@@ -56,7 +56,7 @@ def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
-    """Decode a result of `pack`; returns None if it says that the sender's arguments are invalid.
+    """Decode the description of an array that `pack` has made; returns None if the sender's arguments are invalid.
 
     Raises ValueError for values that `pack` cannot have made.
     """

@@ -1,4 +1,4 @@
-"""Turns the arguments of collectives that do not reduce into operations of the native engine: a method for each.
+"""Turns the arguments of collectives that do not reduce into operations of the C++ engine: a method for each.
 
 Invariant: arguments are checked completely before anything is sent. In calls that exchange lengths or shapes first, all
 ranks learn of a mismatch, or of invalid arguments on the root, so that no rank waits for messages that never come.
@@ -117,7 +117,7 @@ class Calls:
         return self.two(shape, inp, target, algorithm, deadline)
 
     def barrier(self, x: Array, out: Array, timeout: float | None, algorithm: str) -> Call:
-        """Prepare a barrier. `x` and `out` have one byte each: the engine does not order messages without data."""
+        """Prepare a barrier. `x` and `out` have one byte each: the C++ engine does not order messages without data."""
         deadline = self.limit(timeout)
         prepared = self.prepare.collective(Shape("barrier", x.dtype, 1, 1, 0, "bor"), algorithm)
         return Call(prepared.operation, x, out, None, deadline.left)

@@ -76,7 +76,10 @@ class Op:
         out[...] = result
 
     def try_on(self, x: Array) -> None:
-        """Call function(x, x) and raise if the function is invalid; does nothing for a shape and dtype tried before."""
+        """Call the function with (x, x), and raise if it is invalid.
+
+        Does nothing for a shape and dtype tried before.
+        """
         key = (x.shape, x.dtype)
         if key not in self._tried and len(self._tried) < 1024:
             self.combine(x, x, np.empty_like(x))

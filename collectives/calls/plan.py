@@ -29,7 +29,7 @@ class Plan(Protocol):
 
 
 class StepwisePlan:
-    """A plan that Python code runs, because its call is more than a single operation of the native engine."""
+    """A plan that Python code runs, because its call is more than a single operation of the C++ engine."""
 
     __slots__ = ("_out", "_owner", "_run", "_start")
 

@@ -1,4 +1,4 @@
-"""Prepares operations of the native engine: chooses an algorithm, compiles it, and adds the sizes of the arrays.
+"""Prepares operations of the C++ engine: chooses an algorithm, compiles it, and adds the sizes of the arrays.
 
 Invariant: ranks that make the same call prepare the same operation. It is cached, so a repeated call needs one lookup.
 """
@@ -32,7 +32,7 @@ _MOST_KEPT = 1024  # prepared operations: calls of ever new shapes must not fill
 
 
 class Shape(NamedTuple):
-    """What the engine has to know about a call: collective, dtype, and how many elements are read and written.
+    """What the C++ engine has to know about a call: collective, dtype, and how many elements are read and written.
 
     `inp`, `out`: the number of elements of input and output, or a tuple with the number for each rank if they differ.
     `agreed`: a number of elements that has to be the same on all ranks; 0 if ranks may differ. `purpose`: more text for
@@ -66,7 +66,7 @@ class Shape(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """An operation of the engine. `in_place`: whether it also works if input and output are the same memory."""
+    """An operation of the C++ engine. `in_place`: whether it also works if input and output are the same memory."""
 
     operation: _engine.Operation
     in_place: bool
@@ -87,7 +87,10 @@ class Preparer:
         self.algorithm_names: dict[int, str] = {}  # by their codes in fingerprints
 
     def collective(self, shape: Shape, algorithm: str) -> Prepared:
-        """The operation for this call, cached. Raises TypeError or ValueError for an invalid algorithm or op."""
+        """The C++ engine's operation for a call with this `shape`, cached.
+
+        TypeError or ValueError for an invalid algorithm or op.
+        """
         key = (shape, algorithm)
         try:
             return self._kept[key]
@@ -117,7 +120,7 @@ class Preparer:
         return prepared
 
     def check(self, shape: Shape, algorithm: str) -> bool:
-        """Raise the errors that `collective` would; returns whether the operation works in place. Prepares nothing."""
+        """Raise the errors that the method `collective` would raise; returns whether the algorithm works in place."""
         shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
         _codes(shape.dtype, shape.op)
@@ -174,8 +177,9 @@ class Preparer:
     ) -> _engine.Operation:
         """The operation that sends or receives one message of a collective whose `op` is a Python function.
 
-        `code`: a hash of the algorithm and the function's properties, for the fingerprint that ranks compare.
-        `kind`: SEND or RECV. `count`: in elements. `first`: whether this is the rank's first message of the collective.
+        `code`: a hash of the algorithm and the function's properties, for the fingerprint that ranks compare. `kind`:
+        SEND or RECV. `count`: in elements. `first`: whether this is the rank's first message of the collective.
+        `peers`: the receivers, or the sender.
         """
         step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
@@ -204,11 +208,11 @@ class Preparer:
         return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
 
     def at_a_time(self, shape: Shape) -> int:
-        """The number of elements in a section: all steps run on a section before the next; 0 for no sections.
+        """The number of elements in a section of the array; 0 for no sections.
 
-        An allreduce over TCP on one machine is divided into sections, so that reduced data is still in the processor's
-        caches when it is sent. Sections are possible because each element of the result depends only on the elements
-        at the same index.
+        All steps run on a section before the next. An allreduce over TCP on one machine is divided into sections, so
+        that reduced data is still in the processor's caches when it is sent. Sections are possible because each element
+        of the result depends only on the elements at the same index.
         """
         if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
             return 0
@@ -219,7 +223,10 @@ class Preparer:
         return [prepared.operation for prepared in self._kept.copy().values()] + list(self._messages.copy().values())
 
     def use(self, table: Table) -> None:
-        """Choose algorithms by `table` from now on. All ranks do so before their first call with algorithm "auto"."""
+        """From now on, choose algorithms by `table`.
+
+        All ranks call this before their first call with algorithm "auto".
+        """
         self.table = table
         self._kept.clear()
         self._admitted.clear()
@@ -282,7 +289,10 @@ def _total(parts: Parts) -> int:
 
 
 def bounds(parts: Parts, blocks: int) -> list[int]:
-    """The offsets, in elements, at which the blocks of a buffer begin, followed by the end of the last block."""
+    """The offsets, in elements, at which the blocks of a buffer begin, and where the last block ends.
+
+    `parts`: the number of elements of the buffer, or a tuple with the number for each rank's part.
+    """
     found = _bounds(parts, blocks)
     if not isinstance(found, int):
         return [int(offset) for offset in found]

@@ -1,7 +1,7 @@
-"""Turns the arguments of a reduction into an operation of the native engine: one method per collective.
+"""Turns the arguments of a reduction into an operation of the C++ engine: one method per collective.
 
 Invariant: arguments are checked completely before anything is sent. If `op` is a name, the
-native engine reduces. If `op` is a function, Python code calls it, see `functions.py`.
+C++ engine reduces. If `op` is a function, Python code calls it, see `functions.py`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class ReductionCalls:
         return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
-        """Raise the errors of `allreduce` for these arguments; returns whether it works in place without a copy."""
+        """Raise the errors of `allreduce` for these arguments; returns whether it works in place without a copy.
+
+        `count`: the number of elements.
+        """
         return self._prepare.check(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm)
 
     def reduce(self, x: Any, out: Any, timeout: float | None, op: Reduction, root: int, algorithm: str) -> Ready:

@@ -19,7 +19,10 @@ _MARK: Final = "_repeated"
 
 
 class Form(NamedTuple):
-    """A method's parameters, with their defaults, that must be equal in a repeated call. Arrays are not among them."""
+    """The parameters of a method that have to be equal for a call to count as repeated, with their defaults.
+
+    Arrays are not among them.
+    """
 
     positional: tuple[tuple[str, Any], ...]
     keywords: tuple[tuple[str, Any], ...]
@@ -27,7 +30,10 @@ class Form(NamedTuple):
 
 
 def repeated(array: str | None) -> Callable[[F], F]:
-    """A decorator that marks a method for `install`. `array`: the name of its input array's parameter, None without."""
+    """A decorator that marks a method of a communicator, which `install` then replaces by a native one.
+
+    `array`: the name of the parameter with the input array, None if none.
+    """
 
     def mark(function: F) -> F:
         parameters = [p for n, p in inspect.signature(function).parameters.items() if n not in (*_NOT_KEYS, array)]

@@ -40,7 +40,7 @@ Build: TypeAlias = "Callable[..., Ready]"  # (x, out, timeout, *args)
 
 
 class Runner:
-    """Runs calls on `group`, the native engine's group of ranks. Whoever made the group closes it, not the Runner."""
+    """Runs calls on `group`, the C++ engine's group of ranks. Whoever made the group closes it, not the Runner."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Runner:
             return call.run(self._group, call.seconds)
 
     def _chosen(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Ready:
-        """The call, prepared for another package's engine if one accepts it, else by `build` for the native engine."""
+        """The call, prepared for another package's engine if one accepts it, else by `build` for the C++ engine."""
         external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
         return build(x, out, timeout, *args) if external is None else external
 
@@ -198,7 +198,7 @@ class Runner:
         return self._made_fusion
 
     def run_many(self, *args: Any) -> list[Any]:
-        """Allreduce a list of arrays, on this thread, by the operations of `Fusion.prepare(*args)`."""
+        """Allreduce a list of arrays, on this thread. `args` are the arguments of `Fusion.prepare`."""
         if self._in_block():
             return self._block.add_many(self._fusion.prepare(*args))
         with self.gate:
@@ -246,7 +246,7 @@ class Runner:
         return made
 
     def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Any:
-        """As `run(build, x, out, timeout, *args)`, but lets native code run later calls with the same arguments."""
+        """As `run(build, x, out, timeout, *args)`, but lets C++ code run later calls with the same arguments."""
         return self.run(self._remember, build, x, out, timeout, args)
 
     def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready:

@@ -22,7 +22,7 @@ Combine = Callable[[Array, Array, Array], None]  # (a, b, out)
 
 
 class Messages:
-    """Makes the engine's operations for one collective's messages, which all carry the fingerprint of that call."""
+    """Makes the C++ engine's operations for the messages of one collective, which all carry a hash of the call."""
 
     def __init__(self, prepare: Preparer, shape: Shape, code: int) -> None:
         self._prepare: Final = prepare
@@ -52,7 +52,10 @@ class Stepwise:
         self._buffers: list[tuple[Array | None, list[int]]] = []
 
     def run(self, inp: Array, out: Array | None, limits: tuple[list[int], list[int]]) -> None:
-        """Run the steps from `inp` to `out`, both flat arrays. `limits`: for each, where its blocks begin and end."""
+        """Run the steps of the schedule on the flat arrays `inp` and `out`.
+
+        `limits`: for each, where its blocks begin and end.
+        """
         self._buffers = [(inp, limits[0]), (out, limits[1])]
         for slot in self._schedule.scratch:
             ends = [0]

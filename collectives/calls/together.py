@@ -21,7 +21,7 @@ Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # ope
 
 
 class Entry(NamedTuple):
-    """A call in the block, with the engine's operations that it consists of, and their arrays.
+    """A call in a `group()` block, with the operations of the C++ engine that it consists of, and their arrays.
 
     `deliver` takes the receipt (sender and length) of the last operation, and returns the result of the call.
     """
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 class BlockTicket:
-    """What the Work of an `_async` call in a block waits for: the call runs at the end of the block."""
+    """What the `Work` of an `_async` call in a `group()` block waits for: the end of the block, which runs the call."""
 
     __slots__ = ("_ended", "_error", "_thread", "result")
 
@@ -46,7 +46,7 @@ class BlockTicket:
         return self._ended.is_set()
 
     def check(self) -> None:
-        """Raise if waiting would prevent the end of the block."""
+        """Raise RuntimeError if waiting would prevent the end of the `group()` block."""
         if not self.done() and threading.get_ident() == self._thread:
             raise RuntimeError("this call starts when the block of group() ends: wait for it after the block")
 
@@ -63,7 +63,7 @@ class BlockTicket:
 
 
 class Together:
-    """The calls of one block."""
+    """The calls of one `group()` block, which its end runs."""
 
     def __init__(self) -> None:
         self._entries: Final[list[Entry]] = []
@@ -72,7 +72,10 @@ class Together:
         self._last: Target | None = None
 
     def add(self, call: Ready) -> Any:
-        """Add a call; returns the array that will get its result. ValueError for a call that cannot be in a block."""
+        """Add a call to the `group()` block; returns the array that will get its result.
+
+        ValueError for unsuitable calls.
+        """
         self._take(call)
         return None if self._last is None else _result(self._last)
 
@@ -95,7 +98,7 @@ class Together:
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def run(self, group: _engine.Group) -> None:
-        """Run all calls; raises the first error, which every Work of the block raises too."""
+        """Run all calls of the `group()` block; raises the first error, which every `Work` of the block raises too."""
         if not self._entries:
             return
         try:
@@ -113,12 +116,12 @@ class Together:
             entry.ticket.end()
 
     def give_up(self, cause: BaseException) -> None:
-        """End all Works of the block with the same error."""
+        """End all `Work` objects of the `group()` block with the error `cause`."""
         for entry in self._entries:
             entry.ticket.end(cause)
 
     def forget(self, cause: BaseException) -> None:
-        """Make all Works raise Aborted, because the block ended with the error `cause` before anything was sent."""
+        """Make all `Work` objects raise Aborted: the body of the `group()` block raised `cause`; nothing was sent."""
         self.give_up(Aborted(f"nothing was sent: the block of group() ended with {type(cause).__name__}: {cause}"))
 
     def _take(self, call: Ready) -> Entry:

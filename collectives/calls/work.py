@@ -28,7 +28,10 @@ class Ticket(Protocol):
 
 
 class Tickets:
-    """A single handle for several operations: done when all are. `tickets` are in the order of their starts."""
+    """One handle for several operations, done when all are.
+
+    `tickets`: their handles, in the order of the operations' starts.
+    """
 
     __slots__ = ("_tickets",)
 
@@ -101,7 +104,7 @@ class Work(Generic[T]):
 
 
 class Waiter:
-    """Notifies event loops when operations complete: one thread per communicator, which exists only while needed.
+    """A communicator's thread that notifies asyncio's event loops when operations complete; it runs only while needed.
 
     Operations complete in the order in which they were started, so the thread can wait for one after the other.
     """
@@ -114,7 +117,7 @@ class Waiter:
         self._waiting: deque[tuple[Work[Any], asyncio.AbstractEventLoop, asyncio.Future[None]]] | None = None
 
     def completion(self, work: Work[Any]) -> asyncio.Future[None]:
-        """A future of the running loop that is set when `work` is done, whether or not it failed."""
+        """A future of the running asyncio event loop that is set when `work` is done, whether or not it failed."""
         import asyncio  # is loaded already where a coroutine awaits
 
         loop = asyncio.get_running_loop()

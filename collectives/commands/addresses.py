@@ -15,7 +15,10 @@ _personality.argtypes = [ctypes.c_ulong]
 
 
 def be_the_same() -> None:
-    """Switch off ASLR for programs that this process starts from now on, unless a container forbids that."""
+    """Switch off ASLR (random addresses of code and data) for programs that this process starts from now on.
+
+    Has no effect if a container forbids that.
+    """
     before: int = _personality(_ASK)
     if before >= 0:
         _personality(before | _ADDR_NO_RANDOMIZE)

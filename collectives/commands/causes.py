@@ -15,7 +15,7 @@ from collectives.commands.child import Child
 
 @dataclass(slots=True)
 class Failures:
-    """The ranks that failed, in the order in which they ended."""
+    """The ranks of a job that failed, in the order in which they ended."""
 
     own: list[Child] = field(default_factory=list)
     after_a_loss: list[Child] = field(default_factory=list)

@@ -43,7 +43,10 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem: `broken` prevents jobs from running, `hint` may slow jobs or surprise users. `advice`: what to do."""
+    """A problem that `collectives doctor` reports.
+
+    `broken`: it prevents jobs from running; `hint`: it may slow jobs or surprise users. `advice`: what to do.
+    """
 
     severity: Literal["broken", "hint"]
     text: str
@@ -52,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report: facts, as JSON values, and problems."""
+    """A part of the report of `collectives doctor`: facts, as JSON values, and problems."""
 
     title: str
     facts: Mapping[str, Any]
@@ -191,7 +194,7 @@ def network(env: Environment, secret: bool) -> Section:
 
 
 def job(env: Environment) -> tuple[Section, Launch | None]:
-    """The launcher's variables, and their errors."""
+    """The part of the doctor's report about the launcher's environment variables, and errors in them."""
     facts: dict[str, Any] = {}
     problems = []
     names = [f"COLLECTIVES_{name}" for name in VARIABLES]
@@ -228,7 +231,7 @@ def secret(env: Environment) -> tuple[Section, bytes | None]:
 
 
 def without_password(text: str) -> str:
-    """`text` without the part between :// and @ of URLs."""
+    """`text` without user names and passwords: what stands between :// and @ in URLs."""
     return re.sub(r"(?<=://)\S*@", "...@", text)
 
 

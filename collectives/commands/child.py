@@ -53,7 +53,7 @@ class End:
 
     @property
     def status(self) -> int:
-        """The exit status that a shell would report."""
+        """The exit status that a shell would report for the process."""
         return 128 + (self.signal or 0) if self.code is None else self.code
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class End:
 
 @dataclass(slots=True)
 class Child:
-    """A started process, which leads a process group of its own; `end` is None while it runs."""
+    """The started process of a rank, which leads a process group of its own; `end` is None while it runs."""
 
     process: Process
     popen: subprocess.Popen[bytes]
@@ -73,7 +73,7 @@ class Child:
 
     @classmethod
     def start(cls, process: Process, *, stdout: int, stderr: int) -> Child:
-        """Start `process`. `stdout`, `stderr`: file descriptors for its output. Raises StartError."""
+        """Start the rank's `process`. `stdout`, `stderr`: file descriptors for its output. Raises StartError."""
         try:
             popen = subprocess.Popen(
                 process.command,

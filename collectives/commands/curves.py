@@ -29,7 +29,7 @@ _SAMPLE: Final = (1.04, 1.1)  # where a piece of a line is drawn beyond the axis
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One diagram of the figure. `across`, `up`: the titles of its horizontal and vertical axis.
+    """A line diagram, part of a figure. `across`, `up`: the titles of its horizontal and vertical axis.
 
     `lines`: the points (x, y) of each line, by name. `tick`: makes the text for a position on the horizontal axis.
     `percent`: the vertical axis goes from 0 to 100 %; otherwise it is logarithmic.
@@ -44,7 +44,7 @@ class Panel:
 
 
 def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
-    """Draw the panels, two in a row, into `file`, whose suffix (as .svg) selects the format.
+    """Draw the diagrams `panels`, two in a row, into `file`, whose suffix (such as .svg) selects the format.
 
     Raises ImportError without matplotlib, OSError if the file cannot be written.
     """
@@ -62,7 +62,10 @@ def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
 
 
 def style(number: int, count: int) -> dict[str, Any]:
-    """Matplotlib's settings for line `number` of `count`. The first 52 differ even without colours."""
+    """Matplotlib's settings for line `number` of `count` lines in a diagram.
+
+    The first 52 differ even without colours.
+    """
     first, last = _WIDTHS
     return {
         "color": _COLOURS[number % len(_COLOURS)],

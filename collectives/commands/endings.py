@@ -31,7 +31,10 @@ class Endings:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def take(self) -> list[Child]:
-        """The children that ended since the last call, in the order of their ends. Sets their `end`; does not block."""
+        """The child processes that ended since the last call, in the order in which they ended. Does not block.
+
+        Stores in `end` of each how it ended.
+        """
         found = []
         while ready := self._epoll.poll(0, max(1, len(self._children))):
             for descriptor, _ in ready:

@@ -40,7 +40,10 @@ _WAYS: Final = ("auto", "ffi", "io_callback")  # values of COLLECTIVES_JAX
 
 
 def section(env: Mapping[str, str], home: Path | None = None) -> Section:
-    """Returns the section. `home`: the directory that contains Keras's settings, .keras; None for the user's home."""
+    """Returns the part of the doctor's report about frameworks.
+
+    `home`: the directory with Keras's settings, .keras; None for the user's home.
+    """
     facts: dict[str, Any] = {}
     problems: list[Problem] = []
     for framework in _FRAMEWORKS:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 
 def sweep(groups: Iterable[int], directory: str) -> None:
-    """Kill the remaining processes of the process groups `groups`, and remove `directory`. May be repeated."""
+    """Kill the processes left in the process groups `groups`, and remove `directory`. May be called again."""
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

@@ -55,7 +55,7 @@ class Job:
 
 
 def launch(job: Job) -> Outcome:
-    """Run the job to its end. Call from the main thread.
+    """Run the job to its end, and return how it ended. Call from the main thread.
 
     Raises child.StartError if a program cannot be started, OSError if the temporary directory cannot be made.
     """

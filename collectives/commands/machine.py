@@ -8,5 +8,5 @@ from collectives.transports.host import usable_cores
 
 
 def this_machine() -> Machine:
-    """This machine, as ranks that are started here see it."""
+    """Describes this machine, as ranks that are started here see it."""
     return Machine.here(usable_cores(), library_version())

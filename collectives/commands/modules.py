@@ -12,7 +12,10 @@ import click
 
 
 def load(module: str) -> None:
-    """Import `module`. If the import fails, raises ClickException with the text of the error."""
+    """Import the user's `module`, which registers algorithms.
+
+    If that fails, ClickException with the text of the error.
+    """
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -36,7 +36,10 @@ def colourful(fd: int) -> bool:
 
 
 def mark(rank: int, width: int, colour: bool) -> bytes:
-    """The prefix of each output line of `rank`: its number, padded to `width` characters so that lines align."""
+    """The prefix of each output line of `rank`: its number, padded to `width` characters so that lines align.
+
+    `colour`: whether the prefix is coloured.
+    """
     text = b"[%*d]" % (width, rank)
     return b"\x1b[%dm%s%s " % (_COLOURS[rank % len(_COLOURS)], text, _RESET) if colour else text + b" "
 
@@ -66,7 +69,7 @@ class Sink:
         return bool(self._queue) and not self.broken
 
     def put(self, writer: object, data: bytes) -> None:
-        """Queue `data`; if the last queued line is unfinished and from another writer, first end that line."""
+        """Queue `data` of `writer`; if the last queued line is unfinished and not its own, end it first."""
         if self.broken:
             return
         if self._shown:
@@ -78,7 +81,7 @@ class Sink:
         self.unfinished = None if data.endswith(b"\n") else writer
 
     def show(self, writer: object, data: bytes) -> None:
-        """Show `data`, an unfinished line, on the terminal until the next `show` or `put` replaces it."""
+        """Show `data`, an unfinished line, on the terminal until the next call of `show` or `put` replaces it."""
         self._queue += _ERASE + data
         self.live, self._shown = writer, True
 
@@ -87,7 +90,7 @@ class Sink:
         return self._shown
 
     def write(self) -> None:
-        """Write as much of the queue as the descriptor accepts without blocking; called when poll says writable."""
+        """Write as much of the queue as the descriptor accepts without blocking; called when it is writable."""
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         for _ in range(32):
@@ -120,7 +123,7 @@ class Stream:
         self._drawn = b""
 
     def read(self) -> None:
-        """Read what has arrived in the pipe; at end of file, pass on an unfinished line and close the stream."""
+        """Read what has arrived in the rank's pipe; at end of file, pass on an unfinished line and close the stream."""
         try:
             data = os.read(self.fd, READ)
         except BlockingIOError:
@@ -131,7 +134,7 @@ class Stream:
             self.close()
 
     def drain(self) -> None:
-        """Read what is in the pipe, then close the stream, even if a process still has the write end open."""
+        """Read what is in the rank's pipe, then close the stream, even if a process still has the write end open."""
         if self.closed:
             return
         for _ in range(DRAIN // READ):  # more than pipes hold; the other end might be writing without end
@@ -158,7 +161,7 @@ class Stream:
 
     @property
     def due(self) -> float | None:
-        """When `tick` has something to show, on the monotonic clock."""
+        """When `tick` will have an unfinished line to show, on the monotonic clock; None if there is none."""
         if not self.sink.terminal or not self._held or self.sink.unfinished is not None:
             return None
         if self.sink.live not in (None, self) or self.sink.full:

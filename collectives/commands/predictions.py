@@ -55,7 +55,10 @@ class Setting:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
 
     def efficiency(self, one: Prediction) -> float | None:
-        """The fraction of the network cards' bandwidth (on one host: a core's) that `one` uses; None without data."""
+        """The fraction of the network cards' bandwidth (on one host: a core's) that the predicted call `one` uses.
+
+        None if nothing has to be moved.
+        """
         return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
 
     def candidates(self, ranks: int, nbytes: int) -> tuple[Algorithm, ...]:
@@ -76,7 +79,10 @@ class Setting:
 
 
 def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> tuple[list[Panel], dict[str, Any]]:
-    """Print a table for each number of ranks and size."""
+    """Print a table of predicted times for each number of ranks and size.
+
+    `setting`: what all simulations share.
+    """
     if len(counts) * len(all_sizes) * max(1, len(setting.algorithms)) > MOST_CASES:
         raise click.UsageError(f"more than {MOST_CASES} simulations")
     found: list[Prediction] = []
@@ -164,7 +170,10 @@ def train(
     backward: float,
     scaling: str,
 ) -> tuple[list[Panel], dict[str, Any]]:
-    """Print the times of a training step for each number of ranks."""
+    """Print the predicted times of a training step for each number of ranks.
+
+    `setting`: what all simulations share. The other arguments are options of `collectives simulate`.
+    """
     total = sum(gradient.nbytes for gradient in gradients)
     click.echo(f"{len(gradients)} gradients of {_bytes_text(total)}, {time_text(compute)} of computing on one rank")
     click.echo(f"scaling {scaling}, {setting.topology.ranks_per_host} a host, the fastest algorithm for each bucket")

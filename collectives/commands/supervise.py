@@ -55,11 +55,13 @@ class Outcome:
 
 
 def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> Outcome:
-    """Run all processes to their end; their status is 0, or that of the first rank that failed (128 + n for signal n).
+    """Run all processes of a job to their end; returns how the job ended.
 
-    After a failure the other ranks have `grace` seconds to end by themselves, then get SIGTERM, and SIGKILL
-    `TERMINATION` seconds later. Signals in `FORWARDED` go to every rank's process group; a second signal in
-    `ENDING` kills the ranks. `directory` is removed at the end. Call `supervise` from the main thread.
+    The job's status is 0, or that of the first rank that failed (128 + n for signal n). After a failure the other ranks
+    have `grace` seconds to end by themselves, then get SIGTERM, and SIGKILL `TERMINATION` seconds later. Signals that
+    ask the launcher to end (`ENDING`: SIGINT, SIGTERM, SIGHUP and SIGQUIT) and others in `FORWARDED` go to every rank's
+    process group; a second signal in `ENDING` kills the ranks. `directory` is removed at the end. Call `supervise` from
+    the main thread. `prefix`: whether each line of output begins with its rank.
 
     Raises child.StartError.
     """

@@ -34,9 +34,9 @@ LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
 
 
 def transports(wanted: str, engine: bool, ranks: int) -> Section:
-    """Try each transport between two ranks in this process; returns the section of the report.
+    """Try each transport between two ranks in this process; returns the part of the doctor's report about transports.
 
-    `wanted`: the job's transport, or "auto". `engine`: whether the native engine can reduce; if not, nothing is tried.
+    `wanted`: the job's transport, or "auto". `engine`: whether the C++ engine can reduce; if not, nothing is tried.
     `ranks`: the job's number of ranks, for the size of its shared memory.
     """
     facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
@@ -62,7 +62,10 @@ def transports(wanted: str, engine: bool, ranks: int) -> Section:
 
 
 def store(url: str | None, key: bytes | None, launcher: str) -> Section:
-    """Set, get and delete a key, by a deadline."""
+    """Test the store at `url` for the doctor's report: set, get and delete a key, within a deadline.
+
+    `key`: the job's secret, None without one. `launcher`: the name of the launcher that started this process.
+    """
     if not url:
         return Section("store", {"url": "none given: --store URL tries one"})
     facts: dict[str, Any] = {"url": without_password(url)}

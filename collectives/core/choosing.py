@@ -57,8 +57,8 @@ _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 class Wish:
     """The user's settings for the choice of algorithms.
 
-    `table` has priority over all other tables. `mode` is the calibration mode, one of MODES. If `deterministic` is set,
-    `table` and `mode` are not used.
+    `table` has priority over all other tables of algorithms. `mode` is the argument `calibrate` of `init`: "auto",
+    "cached" or "off". If `deterministic` is set, `table` and `mode` are not used.
     """
 
     table: Table
@@ -73,11 +73,11 @@ def wish(
     env: Mapping[str, str] | None = None,
     deterministic: bool = False,
 ) -> Wish:
-    """The user's settings, from arguments of `init` and the environment; only rank 0 reads the tables.
+    """The settings for the choice of algorithms, from arguments of `init` and the environment.
 
-    Raises TypeError for an argument of a wrong type. Raises ValueError for an invalid table (with file and line), an
-    unknown algorithm or mode, and arguments that contradict `deterministic`. If `deterministic` is set, the environment
-    is not used.
+    Only rank 0 reads tables. Raises TypeError for an argument of a wrong type. Raises ValueError for an invalid table
+    (with file and line), an unknown algorithm, an unknown value of `calibrate`, and arguments that contradict
+    `deterministic`. If `deterministic` is set, the environment is not used.
     """
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic must be a bool, not {type(deterministic).__name__}")
@@ -141,7 +141,10 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """Calibrated tables for a group like `situation` and smaller groups; none, with a warning, if a file is damaged."""
+    """The tables of algorithms measured on `machine` for a group described by `situation`, and for smaller groups.
+
+    If a file is damaged, warns and returns none.
+    """
     try:
         found = tables.load(machine, situation)
     except ValueError as error:
@@ -152,17 +155,20 @@ def cached(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
-    """The table that a group like `situation` would use now, without measuring, if rank 0 ran on `machine`."""
+    """The table of algorithms that a group would use without measuring, if its rank 0 ran on `machine`.
+
+    `wanted`: the user's settings. `situation`: the properties of the group.
+    """
     known = [] if wanted.mode == "off" else cached(machine, situation)
     return join([wanted.table, *known, DEFAULTS])
 
 
 def worth_it(situation: Situation) -> bool:
-    """Whether a group should calibrate itself automatically, that is, measure algorithms when it forms.
+    """Whether a group described by `situation` should calibrate itself: measure the algorithms when it forms.
 
-    Groups on several hosts do not, because the duration is not known in advance. Groups with more ranks than cores do
-    not, because times would depend more on the scheduler than on algorithms. Groups whose ranks are threads do not,
-    because they are tests or share a GIL.
+    Groups on several hosts should not, because the duration is not known in advance. Groups with more ranks than cores
+    should not, because times would depend more on the scheduler than on algorithms. Groups whose ranks are threads
+    should not, because they are tests or share a GIL.
     """
     alone_here = situation.per_host == situation.size
     return (
@@ -192,10 +198,11 @@ class _Plan:
 
 
 def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline) -> Table:
-    """The table of this group, from the settings of rank 0; measures now if necessary. All ranks call this together.
+    """The table of algorithms for this group, from the settings of rank 0; measures algorithms now if necessary.
 
-    `machine`, which describes this machine, is called on rank 0 only. Raises ConfigMismatch if rank 0's table names an
-    algorithm that this rank does not have, and the errors of the communicator's calls.
+    All ranks call this together. `machine`, which describes this machine, is called on rank 0 only. `wanted`: this
+    rank's settings. Raises ConfigMismatch if rank 0's table names an algorithm that this rank does not have, and the
+    errors of the communicator's calls.
     """
     if wanted.deterministic:
         return DETERMINISTIC

@@ -137,7 +137,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def name(self) -> str:
-        """The name passed to `collectives.init`, with what `split` and `dup` appended."""
+        """The name passed to `collectives.init`; `split` and `dup` append a part such as ".dup1" to it."""
         return self._runner.gate.name
 
     @property
@@ -157,7 +157,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32") -> str:
         """Text that says which algorithm and engine `collective` of `nbytes` bytes uses, why, and this rank's steps.
 
-        `nbytes` is the size of the larger of the two arrays, input and output.
+        An engine is the code that runs a call: this library's own, or that of another package. `nbytes` is the size of
+        the larger of the two arrays, input and output.
         """
         linked = self._linked
         others = self._runner.engines.explain(collective, nbytes)
@@ -216,7 +217,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         }
 
     def memory(self) -> dict[str, int]:
-        """The memory of this communicator on this rank, in bytes, by kind. Works at any time, as `dump` does.
+        """The memory of this communicator on this rank, in bytes, by kind.
+
+        Can be called from any thread and at any time: while a call waits, after an error, and after `close`.
 
         - `arena_mapped`: address space for the communicator's shared memory, without `heap`; `arena_touched`: the part
           of `arena_mapped` that occupies memory; `staging`: the part of `arena_mapped` that is reserved for messages
@@ -224,7 +227,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `heap`: arrays from `empty` that are in use, each rounded up to whole cache lines or pages
         - `inboxes`: receive buffers of links over TCP
         - `schedules`: cached operations, which a communicator shares with those that `dup` makes from it
-        - `records`: the records that `dump` returns
+        - `records`: the last 1 000 operations with their times, which `dump` returns
         """
         return recorded.memory(self._linked.group, self._calls.prepare.kept())
 
@@ -238,7 +241,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def attached(self) -> Communicator:
-        """A `dup` for code that serves this communicator, such as gradient hooks; `close` here closes the `dup` too."""
+        """A `dup` for code that serves this communicator, such as gradient hooks; both are closed together."""
         child = self.dup()
         self._attached.append(weakref.finalize(self, child.close))
         return child
@@ -277,7 +280,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def _use_engines(self, engines: Sequence[Engine]) -> None:
-        """Use `engines`, the same on every rank, besides the native engine; these get a communicator of their own."""
+        """Use `engines`, the same on every rank, besides the C++ engine; these get a communicator of their own."""
         if engines:
             side = self._child(0, self._rank, _ENGINES)
             assert side is not None

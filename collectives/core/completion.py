@@ -12,7 +12,7 @@ from collectives.calls.runner import Runner, Seconds
 
 
 class Completion:
-    """A base class of `Communicator`, whose docstring describes what all calls have in common."""
+    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common."""
 
     _runner: Runner
 

@@ -20,9 +20,10 @@ from collectives.schedule.table import ANY_SIZE, Row
 
 
 def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> str:
-    """Text that names the algorithm, the engine and the steps of a call of `nbytes` bytes, with the reasons.
+    """Text about a call of `nbytes` bytes: its algorithm, the engine that runs this algorithm, the reasons, the steps.
 
-    ValueError for a negative size and for an unknown collective; the error then lists the known collectives.
+    `linked`: the group. ValueError for a negative size and for an unknown collective; the error then lists the known
+    collectives.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
@@ -80,9 +81,10 @@ def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, bloc
 
 
 def row_lines(row: Row | None, width: int) -> list[str]:
-    """Lines of text: the row of the tuning table that chose the algorithm, and the file or other source of that row.
+    """Lines of text: the row of the table that chose the algorithm, and the file or other source of that row.
 
-    Empty if `row` is None, because the user named an algorithm. `width`: of the column of labels, in characters.
+    Empty if `row` is None, because the user named an algorithm. Each line begins with a label, padded to `width`
+    characters.
     """
     if row is None:
         return []

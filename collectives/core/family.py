@@ -20,7 +20,10 @@ _LONGEST: Final = 8192  # bytes of a rank's record
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A communicator's identity (run of the job, epoch, path in the tree of communicators) and its link policy."""
+    """A communicator's identity, and how its ranks are linked.
+
+    `run` and `epoch`: those of the job. `path`: from which communicators it was made, by `split` and `dup`.
+    """
 
     run: str
     epoch: int
@@ -28,10 +31,10 @@ class Origin:
     policy: Policy
 
     def child(self, path: str, sockets: int | None = None) -> Origin:
-        """Returns the origin of a new communicator that is made from the communicator of this origin.
+        """Returns the `Origin` of a new communicator, which is made from the communicator that has this `Origin`.
 
-        `path`: tells the new communicator from others with the same parent. `sockets`: the number of TCP connections of
-        each link, None for as many as the parent has.
+        `path`: a name that no other communicator made from the same one has. `sockets`: the number of TCP connections
+        of each link, None for as many as the parent has.
         """
         policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
         return Origin(self.run, self.epoch, f"{self.path}.{path}", policy)
@@ -39,7 +42,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one rank tells all others in a split. `color` None: the rank wants no new communicator.
+    """What one rank tells all others when a communicator is split. `color` None: the rank wants no new communicator.
 
     `member`: the record with the rank's host and addresses. `unchanged`: this record is the same as in the parent
     communicator, and `member` is None. `error`: why the rank cannot take part; empty if it can.
@@ -85,9 +88,9 @@ def separate(
     deadline: Deadline,
     parent: Linked,
 ) -> tuple[int, Linked] | None:
-    """Form a group of the ranks with this color, ordered by key and rank; returns this rank's number and its links.
+    """Form a group of the ranks with this `color`, ordered by key and rank; returns this rank's number and its links.
 
-    Returns None if `color` is None. `origin` is that of the new group. `everyones` sends its argument to all ranks of
+    Returns None if `color` is None. `origin` identifies the new group. `everyones` sends its argument to all ranks of
     `parent`, and returns what each of them sent. This rank keeps the host and core that it has in `parent`. If a rank
     cannot open its listeners or make its group, it raises the errors of `link`; all other ranks raise CollectiveError.
     """

@@ -246,7 +246,7 @@ def number_asked(name: str, given: int | None, check: Callable[[int], int], env:
 
 
 def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds between heartbeats, and seconds of silence after which a rank counts as dead; 0: no control plane.
+    """Seconds between heartbeats, and seconds of silence after which a rank counts as dead; 0: no heartbeats are sent.
 
     They are COLLECTIVES_HEARTBEAT_INTERVAL and COLLECTIVES_HEARTBEAT_LIMIT, or 1 and 10. Raises ValueError.
     """
@@ -304,7 +304,11 @@ class _Closing:
         self._keeper: Keeper | None = None
 
     def keep(self) -> None:
-        """Called when this rank returns from `form`: until `met`, the leader takes care that all ranks can do so."""
+        """Called when `rendezvous.group.form` has returned on this rank.
+
+        Until `met` is called, the rank that has led the forming restores the list of members if the store loses it, so
+        that `form` can return on all ranks.
+        """
         assert self.store is not None and self.membership is not None
         if self.membership.leader == self.membership.rank and self.membership.size > 1:
             self._keeper = Keeper(self.store, self.membership)
@@ -325,7 +329,7 @@ class _Closing:
             release(self.store, membership, _RELEASE)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """The error to raise after `error`, with which this rank has failed to open its links."""
+        """The error to raise when this rank has failed to open its links by `error`: the first error of any rank."""
         if self.store is None or self.membership is None:
             return error
         cause = first_cause(self.store, self.membership, error, _REPORT)
@@ -334,7 +338,7 @@ class _Closing:
         return cause
 
     def moved(self) -> _Closing:
-        """A new object that releases everything in place of this one."""
+        """Hand the store and the group's keys to a new object, which releases them in place of this one; returns it."""
         other = _Closing()
         other.store, other.owned, other.membership = self.store, self.owned, self.membership
         self.store = None

@@ -40,9 +40,9 @@ def _nobody_has(_rank: int) -> bool:
 class Policy:
     """How a group and the groups split from it are linked: `transport` as in `init`; `secret` may be empty.
 
-    `scope`: who may connect to the listeners. `segment`: bytes, 0 if the engine chooses; `sockets`: TCP connections of
-    each link, 0 if the tuning table chooses. `heartbeats`: seconds between heartbeats, and of silence before a rank
-    counts as dead, 0 for no control plane.
+    `scope`: who may connect to the listeners. `segment`: bytes, 0 if the C++ engine chooses; `sockets`: TCP connections
+    of each link, 0 if the table of algorithms chooses. `heartbeats`: seconds between heartbeats, and of silence before
+    a rank counts as dead; 0: ranks send no heartbeats.
     """
 
     transport: str
@@ -69,7 +69,10 @@ class Member:
 
     @staticmethod
     def from_json(value: Any) -> Member:
-        """The record that `to_json` turned into `value`. Raises ValueError if `to_json` cannot have made `value`."""
+        """The record (host and addresses) that `to_json` turned into `value`.
+
+        ValueError if `value` is no such result.
+        """
         match value:
             case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
                 found = {}
@@ -90,7 +93,7 @@ class _Shared:
         self._lock: Final = threading.Lock()
 
     def split(self) -> _Shared:
-        """Returns the listener for one more communicator: this one or a new one. Raises TransportUnavailable."""
+        """Returns a listener for one more communicator: this listener, or a new one. Raises TransportUnavailable."""
         own = self.listener.split()
         if own is not self.listener:
             return _Shared(own)
@@ -107,7 +110,10 @@ class _Shared:
 
 
 class Endpoints:
-    """The listeners of this rank for one group, open from before the group forms until the group is closed."""
+    """The listeners (sockets for connections of peers) of this rank for one group.
+
+    They are open from before the group forms until it is closed.
+    """
 
     def __init__(self, policy: Policy, alone: bool = False, parent: Endpoints | None = None) -> None:
         """Opens the listeners that `policy` asks for, or with `parent` those that `split` describes.
@@ -142,10 +148,10 @@ class Endpoints:
             raise
 
     def split(self) -> Endpoints:
-        """Returns the endpoints for a new communicator, made from the communicator that has these endpoints.
+        """Returns the listeners for a new communicator, made from the communicator that has these.
 
         They have the same host, and the same listeners if these can serve several communicators. Raises
-        TransportUnavailable if the policy names one transport and it has no room for another group.
+        TransportUnavailable if only one transport is allowed and its listener has no room for another group.
         """
         return Endpoints(self._policy, parent=self)
 
@@ -158,12 +164,18 @@ class Endpoints:
             self.reasons = {**self.reasons, scheme: str(error)}  # the parent's may be shared
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
-        """Let `group` accept connections over `schemes`. Other listeners stay, for communicators made from `group`."""
+        """Let `group` accept connections over the transports `schemes`.
+
+        Listeners of other transports stay open, for communicators made from `group`.
+        """
         for scheme in sorted(schemes, key=lambda s: s == "inproc"):  # the engine needs processes before threads
             self._listeners[scheme].listener.attach(group)
 
     def settled(self, member: Member) -> None:
-        """Use `member`, whose host all ranks agree on, as this rank's record; close the socket that proved the host."""
+        """Use `member`, whose host all ranks agree on, as this rank's record.
+
+        Closes the socket by which other ranks could check that they are on this rank's host.
+        """
         self.member = member
         self._close_proof()
 
@@ -189,7 +201,7 @@ def _listen(scheme: str, scope: Scope) -> _Shared:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A group ready to run: its object in the native engine, its properties, and this rank's core and local number."""
+    """A group ready to run: its object in the C++ engine, its properties, and this rank's core and local number."""
 
     group: Group
     job: Job
@@ -232,12 +244,13 @@ def link(
     job_ranks: Sequence[int] | None = None,
     has_ended: HasEnded = _nobody_has,
 ) -> Linked:
-    """Make the group, and tell the native engine how to reach every peer; no links are opened yet.
+    """Make the group, and tell the C++ engine how to reach every peer; no links are opened yet.
 
     If `link` raises, it has closed what it made; the caller still owns the endpoints. `parent`: the communicator from
     which this one is made, if any; `job_ranks`: for each rank, its number in the communicator that `init` made;
-    `has_ended`: whether a rank's process is known to have ended. Raises TransportUnavailable, with the reason against
-    each transport, if no allowed transport connects a pair of ranks.
+    `has_ended`: whether a rank's process is known to have ended. `members`: the records (host and addresses) of all
+    ranks. `policy`: how to link them. Raises TransportUnavailable, with the reason against each transport, if no
+    allowed transport connects a pair of ranks.
     """
     kinds = tuple(
         "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons, has_ended)
@@ -319,8 +332,9 @@ def _one_of(existing: T, new: T) -> T:
 def settle(
     rank: int, members: Sequence[Member], endpoints: Endpoints, exchanged: Callable[[int], Sequence[Any]]
 ) -> Sequence[Member]:
-    """The members. If it is uncertain which of them share a host, their hosts are corrected, equally on all ranks.
+    """Returns `members`, the ranks' records.
 
+    If it is uncertain which ranks share a host, the hosts in them are corrected. All ranks get the same result.
     `exchanged` sends its argument to all ranks, and returns what each of them sent; it is called on all ranks, or on
     none. Raises ConfigMismatch, and the errors of `exchanged`.
     """
@@ -355,7 +369,10 @@ def _warn_of_detours(
 
 
 def decode(rank: int, record: Any) -> Member:
-    """Decode `record`, which rank `rank` published. Raises ConfigMismatch if it is invalid."""
+    """Decode `record`, the host and the addresses that rank `rank` published.
+
+    Raises ConfigMismatch if it is invalid.
+    """
     return _checked(rank, partial(Member.from_json, record))
 
 
@@ -373,9 +390,10 @@ def scheme_between(
 ) -> str:
     """The first allowed transport that both ranks offer and that connects them; the same on both ranks.
 
-    If the peer has ended meanwhile, it is the one that would have connected them: its link reports to all ranks that
-    the peer is gone. Raises TransportUnavailable with the reason against each transport. `reasons`: by transport, why
-    this rank does not offer it.
+    If the peer's process has ended meanwhile, returns the transport that would have connected them: its link then
+    reports to all ranks that the peer is gone. `members`: the records (host and addresses) of all ranks. `policy`:
+    which transports are allowed. Raises TransportUnavailable with the reason against each transport. `reasons`: by
+    transport, why this rank does not offer it.
     """
     problems = []
     for scheme in policy.schemes:
@@ -393,7 +411,8 @@ def scheme_between(
 def slowest(kinds: Sequence[str]) -> str:
     """The slowest of `kinds`, the transports from this rank to each rank; the result is the same on every rank.
 
-    The reason: if ranks are in several processes, every rank has a peer in another process, and so for machines.
+    It is the same because, if the ranks are in several processes (or on several machines), every rank has a peer in
+    another process (or on another machine).
     """
     order = ("self", "inproc", "shm", "tcp")
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))

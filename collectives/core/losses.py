@@ -34,24 +34,27 @@ class Loss:
 
 
 def watch(env: Mapping[str, str]) -> None:
-    """From now on, record the first PeerLost of this process, if `env` names a file for it. May be called again."""
+    """From now on, write the first PeerLost of this process to a file, if the environment `env` names one.
+
+    May be called again.
+    """
     path = env.get(VARIABLE)
     if path:
         _record.begin(path)
 
 
 def note(text: str) -> None:
-    """Record that this rank fails because of another rank, as `text` describes, although it raises no PeerLost."""
+    """Record that this rank fails because of another rank, as `text` says, although it raises no PeerLost."""
     _record.write(text)
 
 
 def forget() -> None:
-    """Remove the record: a new group has formed, so that earlier losses do not matter any more."""
+    """Remove this process's record of a lost peer: a new group has formed, so earlier losses do not matter any more."""
     _record.take_back()
 
 
 def read(path: str) -> Loss | None:
-    """The record that a rank wrote to the file `path`; None if that rank lost no peer."""
+    """The record of a lost peer that a rank wrote to the file `path`; None if that rank lost no peer."""
     try:
         with open(path, encoding="utf-8") as file:
             match json.loads(file.read(16 * _LONGEST)):

@@ -14,7 +14,7 @@ from collectives.calls.work import Work
 
 
 class Movements:
-    """A base class of `Communicator`, whose docstring describes what all calls have in common."""
+    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common."""
 
     _runner: Runner
     _calls: Calls
@@ -47,7 +47,10 @@ class Movements:
         return self._runner.run(self._calls.allgatherv, x, None, timeout, algorithm)
 
     def allgatherv_async(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`allgatherv` in the background. Returns its `Work` when every rank has made the call, to exchange lengths."""
+        """`allgatherv` in the background.
+
+        Returns its `Work` once every rank has made the call: ranks exchange lengths first.
+        """
         return self._runner.start(self, self._calls.allgatherv, x, None, timeout, algorithm)
 
     @repeated("x")
@@ -64,7 +67,10 @@ class Movements:
         return self._runner.run(self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def gatherv_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`gatherv` in the background. Returns its `Work` when every rank has made the call, to exchange lengths."""
+        """`gatherv` in the background.
+
+        Returns its `Work` once every rank has made the call: ranks exchange lengths first.
+        """
         return self._runner.start(self, self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
@@ -78,7 +84,7 @@ class Movements:
     def scatter_async(
         self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Work[Any]:
-        """`scatter` in the background. Returns its `Work` when the root has made the call and sent the shape."""
+        """`scatter` in the background. Returns its `Work` once the root has made the call and sent the shape of `x`."""
         return self._runner.start(self, self._calls.scatter, x, None, timeout, root, algorithm)
 
     def scatterv(
@@ -86,14 +92,18 @@ class Movements:
     ) -> Any:
         """This rank's rows of the root's `x`: rank 0 gets the first counts[0] rows, rank 1 the next counts[1], ...
 
-        Other ranks pass None. Errors as for `scatter`; ValueError if `counts` do not add up to x.shape[0].
+        Ranks other than the root pass None for `x` and `counts`. Errors as for `scatter`; ValueError if `counts` do not
+        add up to x.shape[0].
         """
         return self._runner.run(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
     def scatterv_async(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Work[Any]:
-        """`scatterv` in the background. Returns its `Work` when the root has made the call and sent the shape."""
+        """`scatterv` in the background.
+
+        Returns its `Work` once the root has made the call and sent the shape of `x`.
+        """
         return self._runner.start(self, self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
     @repeated("x")
@@ -112,12 +122,15 @@ class Movements:
         """Send the first counts[0] rows of `x` to rank 0, the next counts[1] to rank 1, ... Returns the received rows.
 
         The result has the rows in the order of their senders. ValueError if `counts` do not add up to x.shape[0];
-        DesyncError as for `allgatherv`.
+        DesyncError on every rank if dtypes or the shapes of rows differ.
         """
         return self._runner.run(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
     def alltoallv_async(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`alltoallv` in the background. Returns its `Work` when every rank has made the call, to exchange lengths."""
+        """`alltoallv` in the background.
+
+        Returns its `Work` once every rank has made the call: ranks exchange lengths first.
+        """
         return self._runner.start(self, self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
     @repeated(None)

@@ -18,7 +18,7 @@ from collectives.calls.status import Status
 
 
 class Plans:
-    """A base class of `Communicator`, whose docstring describes what all calls have in common.
+    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common.
 
     The arrays of a plan are C-contiguous NumPy arrays; each run of the plan reads and writes their current contents. If
     `out` is not given, or the method has no `out`, the plan makes one array, `plan.out`, which every run overwrites.
@@ -33,7 +33,7 @@ class Plans:
     def allreduce_plan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """Prepares `allreduce` of these arrays: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run."""
+        """Prepares `allreduce` for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run."""
         return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
 
     def reduce_plan(
@@ -91,7 +91,8 @@ class Plans:
     def allgatherv_plan(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
         """Prepares `allgatherv` of `x`.
 
-        Every rank has to make the plan: making it exchanges lengths, running it does not.
+        Every rank has to make the plan, because that exchanges the lengths of the ranks' arrays; a run of the plan does
+        not.
         """
         return self._plan(self._calls.allgatherv, x, None, timeout, algorithm)
 
@@ -102,14 +103,15 @@ class Plans:
     def gatherv_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
         """Prepares `gatherv` of `x`.
 
-        Every rank has to make the plan: making it exchanges lengths, running it does not.
+        Every rank has to make the plan, because that exchanges the lengths of the ranks' arrays; a run of the plan does
+        not.
         """
         return self._plan(self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter_plan(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
         """Prepares `scatter` of the root's `x`.
 
-        Every rank has to make the plan: making it sends the shape, running it does not.
+        Every rank has to make the plan, because that sends the shape of `x`; a run of the plan does not.
         """
         return self._plan(self._calls.scatter, x, None, timeout, root, algorithm)
 
@@ -118,7 +120,8 @@ class Plans:
     ) -> Plan:
         """Prepares `scatterv` of the root's `x`.
 
-        Every rank has to make the plan: making it exchanges lengths, running it does not.
+        Every rank has to make the plan, because that exchanges the lengths of the ranks' arrays; a run of the plan does
+        not.
         """
         return self._plan(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
@@ -129,7 +132,8 @@ class Plans:
     def alltoallv_plan(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
         """Prepares `alltoallv` of `x`.
 
-        Every rank has to make the plan: making it exchanges lengths, running it does not.
+        Every rank has to make the plan, because that exchanges the lengths of the ranks' arrays; a run of the plan does
+        not.
         """
         return self._plan(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 

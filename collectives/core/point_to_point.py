@@ -15,7 +15,7 @@ from collectives.calls.work import Work
 
 
 class PointToPoint:
-    """A base class of `Communicator`, whose docstring describes what all calls have in common."""
+    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common."""
 
     _runner: Runner
     _messages: MessageCalls
@@ -24,9 +24,9 @@ class PointToPoint:
     def send(self, x: Any, dest: int, *, timeout: Seconds = None) -> None:
         """Send `x` to rank `dest`, which calls `recv`. Returns when `x` may change, at the latest after that `recv`.
 
-        Operations of a communicator run one after another, also in the background. So if two ranks exchange arrays,
-        one of them has to receive first, or both call `sendrecv`. `dest` may be this rank itself: then `send` copies
-        the message and never waits.
+        If two ranks exchange arrays, one of them has to receive first, or both call `sendrecv`: if both send first,
+        each may wait for the other forever. `dest` may be this rank itself: then `send` copies the message and never
+        waits.
         """
         self._runner.remembered(self._messages.send, x, None, timeout, dest)
 
@@ -69,8 +69,8 @@ class PointToPoint:
     ) -> Any:
         """Send `x` to rank `dest` and receive into `out` from `source`, both at once. So ranks may form a ring.
 
-        In all else as `send` and `recv`. The two peers may call `recv` and `send` instead of `sendrecv`. `x` and
-        `out` may have different lengths and dtypes, or be the same array. Returns `out`.
+        The arguments and errors are otherwise those of `send` and `recv`. The two peers may call `recv` and `send`
+        instead of `sendrecv`. `x` and `out` may have different lengths and dtypes, or be the same array. Returns `out`.
         """
         return self._runner.run(self._messages.sendrecv, x, out, timeout, dest, source, status)
 

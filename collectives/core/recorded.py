@@ -38,7 +38,7 @@ def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
 
 
 def clock() -> dict[str, Any]:
-    """The clock of all recorded times: its name, its current time, and the Unix time (seconds) at the same moment."""
+    """The clock for times of operations: its name, its current time, and the Unix time (seconds) at the same moment."""
     return {"name": "CLOCK_MONOTONIC", "now": time.monotonic(), "unix": time.time(), "resolution": RESOLUTION}
 
 

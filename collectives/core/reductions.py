@@ -17,7 +17,7 @@ from collectives.calls.work import Work
 
 
 class Reductions:
-    """A base class of `Communicator`, whose docstring describes what all calls have in common."""
+    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common."""
 
     _runner: Runner
     _reductions: ReductionCalls
@@ -68,7 +68,10 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Work[list[Any]]:
-        """`allreduce_many` in the background. Arrays that go into buckets are copied before the call returns."""
+        """`allreduce_many` in the background.
+
+        Arrays that are joined into buckets are copied before the call returns.
+        """
         return self._runner.start_many(self, arrays, out, timeout, op, bucket_bytes, algorithm)
 
     @repeated("x")

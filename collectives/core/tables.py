@@ -52,7 +52,10 @@ class Machine:
 
     @staticmethod
     def of(everyone: Sequence[HostIdentity], version: str) -> Machine:
-        """The machine of this process, which must be rank 0. `everyone`: the hosts of all ranks, by rank."""
+        """Describes the machine of this process, which must be rank 0. `everyone`: the hosts of all ranks, by rank.
+
+        `version`: of this library.
+        """
         return Machine.here(group_cores(everyone[0], everyone), version)
 
     @property
@@ -66,7 +69,10 @@ class Machine:
 
 
 def folder(machine: Machine) -> Path | None:
-    """The folder for the tables of `machine`, which may not exist yet. None if the user has no home directory."""
+    """The folder for the tables of algorithms measured on `machine`; it may not exist yet.
+
+    None if the user has no home directory.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         top = Path(base) if base else Path.home() / ".cache"
@@ -87,9 +93,10 @@ def path_for(machine: Machine, situation: Situation) -> Path | None:
 
 
 def load(machine: Machine, situation: Situation) -> list[Table]:
-    """The cached tables for the group `situation` and for smaller groups, which `split` may make; largest group first.
+    """The tables of algorithms measured on `machine` for a group described by `situation`, and for smaller groups.
 
-    Raises ValueError, which names the file, for a damaged file.
+    Smaller groups may be made by `split`. The table for the largest group comes first. Raises ValueError, which names
+    the file, for a damaged file.
     """
     home = folder(machine)
     names: list[Path] = []
@@ -110,12 +117,12 @@ def load(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def named(table: Table, path: Path) -> Table:
-    """`table` with `source` set in each row: the date of measurement and the file."""
+    """`table`, with a text in the field `source` of each row: the date of the measurement and the file `path`."""
     return table.from_source(f"calibrated on {table.facts.get('made', 'a day unknown')}: {path}")
 
 
 def covers(tables: Sequence[Table], situation: Situation) -> bool:
-    """Whether one of `tables` was measured for a group with the size and the other properties of `situation`."""
+    """Whether one of `tables` was measured for a group with the same number of ranks and properties as `situation`."""
     return any(row.ranks == (situation.size, situation.size) and row.fits(situation) for t in tables for row in t.rows)
 
 
@@ -168,7 +175,7 @@ def _write(path: Path, written: str) -> None:
 
 @contextlib.contextmanager
 def reserved(path: Path) -> Iterator[bool]:
-    """A context manager that yields whether this process may measure the table for the file `path`.
+    """A context manager that yields whether this process may measure the table of algorithms for the file `path`.
 
     It yields False while another process measures this table. It also yields False if the file cannot be written,
     because then every run would measure again.
@@ -190,7 +197,10 @@ def reserved(path: Path) -> Iterator[bool]:
 
 
 def described(table: Table, machine: Machine, situation: Situation, how: str, more: Mapping[str, str]) -> Table:
-    """The table with the facts that belong into its file."""
+    """`table` with the facts that its file contains: date, machine and group of the measurement, and how it was made.
+
+    `more`: further facts, by name.
+    """
     shape = {
         "kind": situation.kind,
         "ranks": str(situation.size),

@@ -1,4 +1,4 @@
-"""Engines of other packages: objects that run whole collectives in place of this library's native engine.
+"""Engines of other packages: objects that run whole collectives in place of this library's C++ engine.
 
 A program registers an engine by `register` before `collectives.init`. A package registers one by an entry point:
 
@@ -6,7 +6,7 @@ A program registers an engine by `register` before `collectives.init`. A package
     gather = "my_package:GatherEngine"
 
 Invariant: every rank of a group has the same engines in the same order, and an engine is chosen only by data that is
-equal on all ranks. So all ranks choose the same engine. The native engine runs the calls that no other engine accepts.
+equal on all ranks. So all ranks choose the same engine. The C++ engine runs the calls that no other engine accepts.
 """
 
 from collectives.arrays.memory import Memory as Memory

@@ -27,10 +27,10 @@ class Collective(NamedTuple):
 
 
 class Ranks(Protocol):
-    """What an engine may use during a call: rank and size, and collectives between the ranks of the call.
+    """What an engine, an object that runs whole collectives, may use during a call: rank, size, and a few collectives.
 
-    Every rank has to call these collectives in the same order. They end at the deadline of the engine's call at the
-    latest, and raise the same errors as the methods of a communicator.
+    The collectives are for the engine's own messages. Every rank has to call them in the same order. They end at the
+    latest at the deadline of the call that the engine runs, and raise the same errors as the methods of a communicator.
     """
 
     @property
@@ -39,7 +39,7 @@ class Ranks(Protocol):
     def size(self) -> int: ...
     @property
     def seconds_left(self) -> float:
-        """Seconds until the deadline of the engine's call. The engine's own waits have to end by then, too."""
+        """Seconds until the deadline of the call that the engine runs. All waits of the engine have to end by then."""
 
     def gather(self, x: Any, root: int = 0) -> Any:
         """As `Communicator.gather`."""
@@ -55,7 +55,10 @@ class Task(Protocol):
     """One call that an engine runs."""
 
     def run(self, x: Any, out: Any, ranks: Ranks) -> Any:
-        """Run the call on the calling thread. Returns `out`, or a new array if `out` is None. May raise any error."""
+        """Run the communicator's call on the calling thread: `x` is its input, and `out` the array for its result.
+
+        Returns `out`, or a new array if `out` is None. May raise any error.
+        """
 
 
 class LateTask(Protocol):
@@ -75,7 +78,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The name for the argument `algorithm` and the text of `explain`: lower case letters, digits, "_" and "-"."""
+        """The engine's name, as in `algorithm=` and `explain`: lower case letters, digits, "_" and "-"."""
 
     def accepts(self, collective: str, nbytes: int, memory: Memory, size: int) -> str | None:
         """The reason, in a few words, why the engine runs calls with these arguments; None if it does not run them.

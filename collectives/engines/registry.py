@@ -24,9 +24,10 @@ _registered: Final[list[Engine]] = []
 
 
 def register(engine: Engine) -> None:
-    """Offer `engine` to all communicators that `collectives.init` makes from now on; every rank has to do the same.
+    """Let communicators that `collectives.init` makes from now on use `engine`, an object that runs whole collectives.
 
-    TypeError if it lacks a method of `Engine`, ValueError for a name that is in use or invalid.
+    Every rank has to register the same engines, in the same order. TypeError if it lacks a method of `Engine`,
+    ValueError for a name that is in use or invalid.
     """
     check(engine)
     with _lock:
@@ -36,7 +37,7 @@ def register(engine: Engine) -> None:
 
 
 def unregister(name: str) -> None:
-    """Stop offering the engine; existing communicators keep it. ValueError if no engine of that name was registered."""
+    """Remove a registered engine; existing communicators keep it. ValueError if there is none of that name."""
     with _lock:
         for engine in _registered:
             if engine.name == name:
@@ -46,7 +47,7 @@ def unregister(name: str) -> None:
 
 
 def registered() -> tuple[Engine, ...]:
-    """All registered engines. TransportUnavailable if an engine of an installed package cannot be loaded."""
+    """All registered engines, objects that run whole collectives. TransportUnavailable if one cannot be loaded."""
     with _lock:
         ours = tuple(_registered)
     names = {engine.name for engine in ours}

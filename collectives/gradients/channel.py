@@ -27,7 +27,10 @@ _JOINED: Final = 1
 
 
 class Channel:
-    """Made by `channel`. Every rank calls the methods in the same order, from one thread at a time."""
+    """What all exchanges of gradients on one communicator share; made by the function `channel`.
+
+    Every rank calls the methods in the same order, from one thread at a time.
+    """
 
     def __init__(self, parent: Communicator) -> None:
         self._parent: Final = weakref.ref(parent)
@@ -61,7 +64,10 @@ class Channel:
             return self._own
 
     def agree(self, plan: Plan, step: int, timeout: float | None) -> None:
-        """Return when every rank has `plan` or has joined. Every rank raises DesyncError if plans differ."""
+        """Return when every rank has called this with an equal `plan`, or has called `join`.
+
+        `step`: the number of the training step. Every rank raises DesyncError if plans differ.
+        """
         if self._size == 1:
             return
         mine = np.array([_ACTIVE, *plan.digest, step])
@@ -70,9 +76,9 @@ class Channel:
             self._settle(everyones, plan.pack(), timeout)
 
     def join(self, timeout: float | None = None) -> int:
-        """Take part in other ranks' exchanges, with zeros and without sparse rows, until every rank has joined.
+        """Take part in other ranks' exchanges, with zeros and without sparse rows, until every rank has called `join`.
 
-        Returns the rank that joined last; the highest rank if several joined at the same time.
+        Returns the rank that called it last; the highest rank if several called it at the same time.
         """
         comm = self.comm
         rounds = 0
@@ -120,7 +126,7 @@ _lock: Final = threading.Lock()
 
 
 def channel(comm: Communicator) -> Channel:
-    """The channel of `comm`, the same object at every call. Nothing is sent before the channel is used."""
+    """The `Channel` of `comm`, the same object at every call. Nothing is sent before the channel is used."""
     with _lock:
         return _channels.setdefault(comm, Channel(comm))
 
@@ -128,7 +134,7 @@ def channel(comm: Communicator) -> Channel:
 def reduce(
     comm: Communicator, plan: Plan, bucket: Bucket, arrays: Sequence[Array], timeout: float | None
 ) -> list[Array]:
-    """Reduces `arrays`, the bucket's dense gradients in wire format, over all ranks; returns new arrays."""
+    """Reduces `arrays`, a bucket's dense gradients in the dtypes that are sent, over all ranks; returns new arrays."""
     ops = [plan.wire(place).op for place in bucket.dense]
     found: dict[int, Array] = {}
     for op in sorted(set(ops)):

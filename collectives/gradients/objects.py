@@ -42,7 +42,7 @@ def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float
 
 
 def allgather_object(comm: Communicator, obj: Any, timeout: float | None = None) -> list[Any]:
-    """Every rank's object, in rank order. Supported objects and errors: see `broadcast_object`."""
+    """Every rank's object, in rank order. `broadcast_object` describes supported objects and errors."""
     refusal: TypeError | ValueError | None = None
     data = b""
     try:

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether the shape, except a sparse gradient's number of rows, is known before the training step runs."""
+        """Whether the gradient's shape, without the number of rows if it is sparse, is known before the step runs."""
         return UNKNOWN not in self.shape[self.kind == "sparse" :]
 
     def __str__(self) -> str:
@@ -72,12 +72,12 @@ class Plan:
 
     @cached_property
     def wires(self) -> tuple[Wire | None, ...]:
-        """The wire format of each entry; None for entries that are not sent."""
+        """The wire format of each gradient (dtype that is sent, op, and factors); None for those that are not sent."""
         return _wires(self.rules, self.entries, self.size)
 
     @cached_property
     def digest(self) -> tuple[int, int]:
-        """A 128-bit hash, as two signed integers: equal plans have equal hashes, different plans very likely not."""
+        """A 128-bit hash of the plan, as two signed integers: equal plans have equal hashes, others very likely not."""
         # Without bucket_bytes: only its effect has to be the same on every rank, and `buckets` shows that.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
         reported = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))
@@ -85,20 +85,23 @@ class Plan:
         return int.from_bytes(found[:8], "little", signed=True), int.from_bytes(found[8:16], "little", signed=True)
 
     def wire(self, place: int) -> Wire:
-        """The wire format of the entry with index `place`, which must not be a missing gradient."""
+        """The wire format (dtype that is sent, op, factors) of gradient number `place`, which must not be missing."""
         found = self.wires[place]
         assert found is not None
         return found
 
     def pack(self) -> bytes:
-        """The plan as text for other ranks."""
+        """The plan as bytes of text, to be sent to other ranks."""
         reported = {"rules": asdict(self.rules), "entries": self.entries, "buckets": self.buckets}
         return json.dumps(reported).encode()
 
 
 @lru_cache(maxsize=256)
 def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
-    """The plan for these entries among `size` ranks. TypeError or ValueError if a rule does not fit an entry."""
+    """The plan for an exchange of the gradients that `entries` describe, among `size` ranks.
+
+    TypeError or ValueError if an option in `rules` does not fit an entry.
+    """
     wires = _wires(rules, entries, size)
     # If an entry's shape is unknown, its size is too: all entries go into one bucket.
     most = rules.bucket_bytes if all(entry.known for entry in entries) else 2**63
@@ -156,7 +159,7 @@ _SHOWN: Final = 4  # differences in a message; the first one mostly explains all
 
 
 def differences(plans: dict[int, Plan]) -> str:
-    """The differences between the ranks' plans, as text for an error: rules first, then variables by number."""
+    """The differences between the ranks' plans, as text for an error: options first, then variables by number."""
     found = []
     same = len({plan.buckets for plan in plans.values()}) == 1
     for rule in asdict(next(iter(plans.values())).rules):

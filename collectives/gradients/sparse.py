@@ -27,7 +27,10 @@ class Rows(NamedTuple):
 
 
 def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
-    """A message with the number of rows of each entry, then each entry's indices and values; aligned to 8 bytes."""
+    """A message with the sparse gradients `entries`: the number of rows of each, then their indices and values.
+
+    Each part begins at a multiple of 8 bytes.
+    """
     counts = np.array([len(entry.indices) for entry in entries], np.int64)
     parts = [counts, *(np.ascontiguousarray(array) for entry in entries for array in entry)]
     message = aligned((sum(_padded(part.nbytes) for part in parts),), np.dtype(np.uint8))

@@ -24,7 +24,7 @@ OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod"
 
 
 def check_options(missing: str, error_feedback: bool, compression: Compression | None) -> None:
-    """Raises ValueError if these options of an exchange are invalid; `Rules` checks the other options."""
+    """Raises ValueError if these options of a gradient exchange are invalid; `Rules` checks the other options."""
     if missing not in ("error", "zero"):
         raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
     if error_feedback and compression is None:
@@ -35,7 +35,7 @@ def check_options(missing: str, error_feedback: bool, compression: Compression |
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The user's options for an exchange, the same on every rank. Raises ValueError for invalid options."""
+    """The user's options for an exchange of gradients, the same on every rank. ValueError for invalid options."""
 
     op: str = "average"
     compression: Compression | None = None
@@ -73,7 +73,10 @@ class Wire(NamedTuple):
 
 
 def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:
-    """The wire format of gradients of dtype `source`. TypeError or ValueError if op and dtype don't fit together."""
+    """How gradients of dtype `source` are sent: dtype, op and factors.
+
+    TypeError or ValueError if op and dtype don't fit together.
+    """
     floating = source in _FLOATS
     if rules.op == "avg" and not floating:
         raise TypeError(f"{name or 'a tensor'} is {source}, of which there is no average: use op='sum'")

@@ -12,7 +12,7 @@ from collectives.gradients.wire import Compression
 
 
 class Compressor:
-    """What a compressor defines: `compress` returns the tensor to send, and a context that `decompress` gets back."""
+    """What a compressor has to define: `compress` returns a tensor to send, and a context for `decompress`."""
 
     wire: ClassVar[str | None]
 
@@ -40,7 +40,10 @@ class NoneCompressor(Compressor):
 
 
 def is_custom(compression: Any) -> bool:
-    """Whether `compression` is a compressor that the user wrote. Raises TypeError if it is no compressor."""
+    """Whether `compression` is a compressor that the user wrote, and not Horovod's.
+
+    TypeError if it is no compressor.
+    """
     if isinstance(compression, type) and "wire" in vars(compression):  # `wire` is not inherited
         return False
     if callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None)):
@@ -52,5 +55,5 @@ def is_custom(compression: Any) -> bool:
 
 
 def wire(compression: Any) -> Compression | None:
-    """This library's name for the compressor's wire format; None for no compression and for the user's compressors."""
+    """The format in which the compressor sends ("fp16", "bf16"); None if it is the user's or does not compress."""
     return None if is_custom(compression) else cast("Compression | None", compression.wire)

@@ -13,7 +13,7 @@ from collectives.horovod.compression import NoneCompressor
 
 
 class LocalVariables:
-    """Variables, found by identity and not by name."""
+    """Variables whose gradients are not exchanged, found by identity and not by name."""
 
     def __init__(self) -> None:
         self._known: Final[dict[int, Any]] = {}  # kept alive, so that no other object gets the same id()
@@ -22,7 +22,10 @@ class LocalVariables:
         self._known.update((id(variable), variable) for variable in variables)
 
     def add_layers(self, layers: Any) -> None:
-        """Add the weights of one or several built Keras layers. ValueError for unbuilt layers and other objects."""
+        """Add the weights of one or several Keras layers.
+
+        ValueError for layers that are not built and for other objects.
+        """
         if layers is None:
             return
         for layer in layers if isinstance(layers, Iterable) else [layers]:
@@ -40,9 +43,10 @@ class LocalVariables:
 
 
 class HorovodExchange:
-    """Compresses gradients, exchanges them by `inner`, decompresses the results, and multiplies them by `factor`.
+    """Compresses gradients, exchanges them by `inner`, this library's exchange, and decompresses the results.
 
-    A local variable's gradient is only multiplied by `factor`, and divided by `size` if `scale_local`.
+    The results are multiplied by `factor`. The gradient of a local variable is not exchanged: it is only multiplied by
+    `factor`, and divided by `size` if `scale_local`.
     """
 
     def __init__(

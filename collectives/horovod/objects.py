@@ -28,7 +28,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, in rank order. Supported objects and errors: see `broadcast_object`."""
+    """Every rank's object, in rank order. `broadcast_object` describes supported objects and errors."""
     with _explained("allgather_object"):
         return objects.allgather_object(process_set.group(), obj)
 

@@ -13,7 +13,7 @@ from collectives.horovod.reductions import Average
 
 
 class Factors(NamedTuple):
-    """Factors of gradients before the reduction, and after."""
+    """The factors by which gradients are multiplied before the reduction, and after it."""
 
     before: float
     after: float
@@ -49,7 +49,7 @@ def check_devices(*devices: str) -> None:
 
 
 def hint(given: bool, what: str) -> None:
-    """Warns if an argument without effect was given."""
+    """Warns that Horovod's argument `what` has no effect in this library, if it was `given`."""
     if given:
         _warn(what)
 

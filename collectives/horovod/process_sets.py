@@ -52,13 +52,13 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
     def group(self) -> Communicator:
-        """The set's communicator. ValueError if the set is not registered, or does not contain this rank."""
+        """The communicator of this set of ranks. ValueError if it is not registered, or does not contain this rank."""
         own = self.training()
         self._check_included()
         return own
 
     def training(self) -> Communicator:
-        """The communicator for gradients: the set's; on a rank outside the set, one that contains this rank alone."""
+        """The communicator for gradients: that of the set; on a rank outside the set, one of this rank alone."""
         if self.process_set_id == 0:
             return world.current().comm
         world.current()
@@ -67,7 +67,10 @@ class ProcessSet:
         return self.comm
 
     def root(self, root_rank: int) -> int:
-        """Converts `root_rank`, a number among all ranks, to the number in the set. ValueError if not in the set."""
+        """Converts `root_rank`, a rank's number among all ranks, to its number in the set.
+
+        ValueError if it is not in the set.
+        """
         members = self._members()
         if root_rank not in members:
             raise ValueError(f"root_rank is {root_rank}, which is not a rank of {self!r}")
@@ -127,7 +130,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def of(process_set_id: int) -> ProcessSet:
-    """The set with that number. ValueError if there is none."""
+    """The registered process set with the number `process_set_id`. ValueError if there is none."""
     for known in (global_process_set, *_registered):
         if known.process_set_id == process_set_id:
             return known
@@ -135,7 +138,7 @@ def of(process_set_id: int) -> ProcessSet:
 
 
 def forget_all() -> None:
-    """Unregister all sets, as `shutdown` does."""
+    """Unregister all process sets; `hvd.shutdown` does this."""
     for process_set in _registered:
         _forget(process_set)
     _registered.clear()

@@ -27,7 +27,7 @@ class NotInitializedError(RuntimeError, ValueError):
 
 
 class World(NamedTuple):
-    """What `hvd.init` found: the communicator, and this rank's position among the hosts.
+    """What `hvd.init` has set up: the communicator, and this rank's position among the hosts.
 
     `opened`: the communicators to close at the end. `cross_size`: the number of hosts that have a rank with this rank's
     local rank. `cross_rank`: the index of this host among them. `homogeneous`: hosts have equal numbers of ranks.
@@ -46,7 +46,7 @@ _worlds: Final[list[World]] = []  # at most one
 
 
 def current() -> World:
-    """The `World` that `begin` made. NotInitializedError if there is none."""
+    """What `hvd.init` has set up: the `World` that `begin` made. NotInitializedError if there is none."""
     if not exists():
         raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
     return _worlds[0]
@@ -57,7 +57,7 @@ def exists() -> bool:
 
 
 def begin(comm: Any) -> bool:
-    """Make the `World` if none is open; returns True if this call made it.
+    """Make the `World`, with the communicator of `hvd.init`, if there is none; returns whether this call made it.
 
     `comm`: None for all ranks, a Communicator to use, or a list of the ranks to include.
     """
@@ -75,7 +75,7 @@ def begin(comm: Any) -> bool:
 
 
 def end() -> None:
-    """Remove the `World`, and close the communicators that `begin` opened. Has no effect if there is no `World`."""
+    """Undo `begin`: close the communicators that it opened. Has no effect if `begin` was not called."""
     with _lock:
         for world in _worlds:
             _close(world.opened)

@@ -37,7 +37,7 @@ class Channel:
         self.agreed: Final[set[bytes]] = set()
 
     def check(self) -> None:
-        """Raise Aborted if the user has closed the communicator."""
+        """Raise Aborted if the user has closed the communicator from which this duplicate was made."""
         owner = self._owner()
         if owner is None or owner.closed:
             self.comm.close()
@@ -54,9 +54,9 @@ _channels: Final[weakref.WeakKeyDictionary[Communicator, Channel]] = weakref.Wea
 
 
 def channel_of(comm: Communicator | None) -> Channel:
-    """The channel of `comm`; None means the default communicator.
+    """The `Channel` of `comm`, its duplicate for compiled functions; None means the one of `collectives.init`.
 
-    The first call for a communicator is collective, because it makes the channel.
+    All ranks have to make the first call for a communicator together, because it makes the duplicate.
     """
     owner = default(comm)
     found = _channels.get(owner)

@@ -14,7 +14,7 @@ from jax._src import effects as _effects
 
 
 class CollectiveEffect(_effects.Effect):
-    """The effect of communicating with other ranks."""
+    """The JAX effect of communicating with other ranks, which keeps collectives in the order of the program."""
 
     def __repr__(self) -> str:  # part of JAX's messages, e.g. if a function runs on several devices
         return "collectives.jax: one device per process"
@@ -41,6 +41,6 @@ def wait() -> None:
 
 
 def forget() -> None:
-    """Discard the ordering tokens of a collective that failed: later collectives that wait for them would fail too."""
+    """Discard JAX's tokens that order collectives after a collective that failed, because these would fail as well."""
     _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
     _dispatch.runtime_tokens.output_runtime_tokens.clear()

@@ -18,7 +18,7 @@ from collectives.jax import _effect
 
 
 class Failure(NamedTuple):
-    """An error, and the text that XLA was given for it."""
+    """An error in a compiled function, and the text that XLA was given for it."""
 
     error: BaseException
     text: str
@@ -28,7 +28,7 @@ _latest: list[Failure] = []
 
 
 def keep(error: BaseException, where: str) -> str:
-    """Keep `error` as the latest one; returns the text that XLA gets: `where`, the error's type, and its text."""
+    """Keep `error` as the latest one; returns the text for XLA: `where` it occurred, the error's type, and its text."""
     text = f"{where}: {type(error).__name__}: {error}"
     error.__traceback__ = error.__context__ = error.__cause__ = None
     _latest[:] = [Failure(error, text)]
@@ -75,7 +75,7 @@ def as_jax(error: E) -> E:
 
 
 def recover() -> None:
-    """Make later collectives independent of a collective that failed; called before JAX first uses a communicator."""
+    """Make later collectives independent of one that has failed; called before JAX first uses a communicator."""
     if _latest:
         try:
             _effect.wait()

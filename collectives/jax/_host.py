@@ -22,7 +22,7 @@ from collectives.native.errors import DesyncError
 
 
 class Call(NamedTuple):
-    """A collective in a compiled function, with its channel, and the shapes and dtypes of operands and results.
+    """A collective in a compiled function, with its communicator, and the shapes and dtypes of operands and results.
 
     `names`: the operands' paths in their tree of arrays; None if the operand is a single array.
     """
@@ -41,7 +41,7 @@ _lock: Final = threading.Lock()
 
 
 def number_of(call: Call) -> int:
-    """The number by which `run_views` knows `call`."""
+    """The number by which compiled functions refer to `call` when they call `run_views`."""
     with _lock:
         number = _numbers.setdefault(call, len(_calls))
         if number == len(_calls):
@@ -50,7 +50,7 @@ def number_of(call: Call) -> int:
 
 
 def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryview]) -> str | None:
-    """Run the call with this number on XLA's buffers; returns None, or the text of its error.
+    """Run the call to which `number_of` gave this number, on XLA's buffers; returns None, or the text of its error.
 
     `reads` are the buffers of the operands, `writes` those of the results.
     """

@@ -46,7 +46,7 @@ class Kind(Protocol):
         """
 
     def batch_axes(self, axis: int) -> tuple[int, int]:
-        """For an operand with batch axis `axis` in vmap: where to move this axis, and the result's batch axis."""
+        """For an operand whose batch axis in vmap is `axis`: where to move this axis, and the result's batch axis."""
 
     def __hash__(self) -> int: ...
 
@@ -263,7 +263,7 @@ class Recv:
 
 
 def check_linear(kind: Kind) -> None:
-    """TypeError if the collective has no derivative."""
+    """Raise TypeError if the collective has no derivative, because it is not linear."""
     op = kind.op if isinstance(kind, Allreduce | ReduceScatter) else "sum"
     if op not in ("sum", "avg"):
         raise TypeError(

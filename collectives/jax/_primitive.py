@@ -35,7 +35,11 @@ collective_p.multiple_results = True
 
 
 def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: Sequence[Any]) -> list[Any]:
-    """Run, or trace, `kind` on arrays."""
+    """Run the collective `kind` on the arrays `operands`, or trace it.
+
+    `names`: the paths of the operands in their tree of arrays; None for a single array. `channel`: the communicator to
+    use.
+    """
     return list(collective_p.bind(*operands, kind=kind, channel=channel, names=names))
 
 

@@ -44,7 +44,7 @@ def backend() -> str:
 
 
 def read(variable: Any) -> Array:
-    """A variable's value as a new array."""
+    """The value of a Keras variable as a new array."""
     return np.array(keras.ops.convert_to_numpy(variable))
 
 

@@ -111,14 +111,14 @@ def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwar
 
 
 class Mark(NamedTuple):
-    """The numbers of exchanges and of weight updates at a moment of training."""
+    """How many gradient exchanges and weight updates there have been up to a moment of training."""
 
     calls: int
     updates: int
 
 
 class Distributed(NamedTuple):
-    """A model's distributed optimizer, and its hook."""
+    """A model's distributed optimizer, and its hook, the attribute that holds its exchange of gradients."""
 
     optimizer: Any
     hook: Hook
@@ -127,7 +127,7 @@ class Distributed(NamedTuple):
         return Mark(self.hook.exchange.calls, updates(self.optimizer))
 
     def check(self, before: Mark, when: str) -> int:
-        """Return the number of gradient exchanges since `before`; `when` names that period in the error message.
+        """Return the number of gradient exchanges since the moment `before`; `when` names this period in the error.
 
         RuntimeError if weights were updated more often than gradients were exchanged.
         """
@@ -220,7 +220,7 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """If ranks failed at different steps, raise a DesyncError with each rank's epoch and step, and with `error`."""
+        """If ranks were at different steps when `error` occurred, raise DesyncError with each rank's epoch and step."""
         aside, self._aside = self._aside, None
         if aside is None:
             return

@@ -16,7 +16,7 @@ _ATTRIBUTE: Final = "_collectives_hook"
 
 
 class Exchange(Protocol):
-    """A function that combines this rank's gradients with those of all ranks; returns the results in the same order.
+    """A function that reduces this rank's gradients with those of all ranks; returns the results in the same order.
 
     Each gradient is dense, sparse or None.
     """

@@ -21,8 +21,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     Each training step makes one allreduce of 2 * channels + 1 numbers in the forward pass, and one in the backward
     pass. So every rank has to call the layer equally often. Ranks may have batches of different sizes, and masks: each
-    unmasked sample of any rank has the same weight. If `comm` is None, the layer uses the process's default
-    communicator. `comm` is not saved with the model.
+    unmasked sample of any rank has the same weight. If `comm` is None, the layer uses the communicator that
+    `collectives.init` made. `comm` is not saved with the model.
     """
 
     def __init__(self, *args: Any, comm: Communicator | None = None, **kwargs: Any) -> None:

@@ -48,7 +48,7 @@ def slots_of(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Communicator | None = None) -> None:
-    """Overwrite these Keras variables with rank `root_rank`'s. ConfigMismatch if shapes or dtypes differ."""
+    """Overwrite these Keras variables with those of rank `root_rank`. ConfigMismatch if shapes or dtypes differ."""
     comm = default(comm)
     if not 0 <= root_rank < comm.size:
         raise ValueError(f"root_rank must be from 0 to {comm.size - 1}, not {root_rank}")

@@ -1,6 +1,6 @@
 """Schedules: the steps of each rank in a collective, as immutable data that can be checked, shown and compiled.
 
-Invariant: nothing here communicates, and importing this package does not import the native engine. The modules that
+Invariant: nothing here communicates, and importing this package does not import the C++ engine. The modules that
 check and show schedules are imported when they are first used.
 """
 

@@ -1,4 +1,4 @@
-"""Compiles a schedule to the records that the native engine runs.
+"""Compiles a schedule to the records that the C++ engine runs.
 
 Invariant: `compiled` is a pure function and does not need the native extension. Only `program` needs the extension, and
 imports it when it is first called. A schedule that is not well formed never reaches the engine.
@@ -27,7 +27,7 @@ Triple: TypeAlias = "tuple[int, int, int]"  # buffer, first block, number of blo
 
 
 class CompiledStep(NamedTuple):
-    """One step in the engine's form.
+    """One step of a schedule in the C++ engine's form.
 
     `sources` of a reduction are its operands in order: the rank of a peer whose next message it receives, or a chunk.
     """
@@ -41,7 +41,7 @@ class CompiledStep(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """The arguments of `collectives.native._engine.Program`."""
+    """A schedule in the C++ engine's form: the arguments of `collectives.native._engine.Program`."""
 
     rank: int
     size: int
@@ -53,7 +53,10 @@ class Compiled(NamedTuple):
 
 
 def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
-    """The engine's form of a schedule, for IN and OUT in separate memory or, with `in_place`, in the same memory."""
+    """A schedule in the form that the C++ engine runs.
+
+    `in_place`: the buffers IN (input) and OUT (output) are the same memory.
+    """
     check(schedule, in_place)
     waits = dependencies(schedule, in_place)
     steps = tuple(_record(step, waits[number]) for number, step in enumerate(schedule.steps))
@@ -87,10 +90,11 @@ def program(
     layout: Layout | None = None,
     in_order: bool = False,
 ) -> Program:
-    """The schedule of `rank` in the engine's form, cached. Raises the errors that a call of `algorithm` raises.
+    """The schedule of `rank` in the form that the C++ engine runs, cached. Raises the errors of calling `algorithm`.
 
     `in_order`: reductions combine their operands exactly in the order of the schedule. So ranks that share memory do
     not use faster sums in another order: neither one buffer to which all ranks add, nor a partial sum for each core.
+    `layout`: which ranks share a host.
     """
     from collectives.native import _engine
 

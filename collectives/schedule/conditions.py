@@ -1,4 +1,4 @@
-"""The contract of each collective: its buffers, their contents before, and their contents after.
+"""What each collective requires and promises: its buffers, their contents before, and their contents after.
 
 Invariant: nothing here depends on an algorithm. A schedule is right if and only if it turns the data that `initial`
 names into the data that `expected` names, for all block sizes that `extent` allows.
@@ -34,20 +34,20 @@ from collectives.schedule.form import IN, OUT
 
 
 class Leaf(NamedTuple):
-    """Block `block` of the input of `rank`."""
+    """The value of an output block that is a copy: block `block` of the input of `rank`."""
 
     rank: int
     block: int
 
 
 class Total(NamedTuple):
-    """The reduction over all ranks of block `block` of their inputs."""
+    """The value of an output block that is a sum: the reduction over all ranks of block `block` of their inputs."""
 
     block: int
 
 
 class Prefix(NamedTuple):
-    """The reduction of input block `block` over ranks 0 to `ranks` - 1, in this order."""
+    """The value of a scan's output block: the reduction of input block `block` over ranks 0 to `ranks` - 1."""
 
     block: int
     ranks: int
@@ -58,12 +58,12 @@ Grid: TypeAlias = "tuple[int, int]"
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective's contract.
+    """What one collective promises: which buffers each rank has, and what they contain before and after.
 
-    `grid` is the numbers of blocks of the input and output buffers. `fits(grid, size)`: whether the collective allows
-    this grid among `size` ranks. `expected(rank, root, block, grid)`: what this output block contains at the end.
-    `numbered(buffer, rank, block, grid)`: the index of the block's size in the list of sizes that callers of the
-    v-variants give, the same list on all ranks.
+    A block is a part of a buffer; `grid` is the numbers of blocks of the input and output buffers. `fits(grid, size)`:
+    whether the collective allows this grid among `size` ranks. `expected(rank, root, block, grid)`: what this output
+    block contains at the end. `numbered(buffer, rank, block, grid)`: the index of the block's size in the list of sizes
+    that callers of the v-variants give, the same list on all ranks.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Collective:
     numbered: Callable[[int, int, int, Grid], int]
 
     def has(self, buffer: int, rank: int, root: int) -> bool:
-        """Whether that rank has this buffer."""
+        """Whether rank `rank` has the buffer `buffer` (IN, the input, or OUT, the output)."""
         if buffer == IN:
             return self.name != "broadcast" and (self.name != "scatter" or rank == root)
         if self.name == "exscan":
@@ -94,14 +94,15 @@ class Collective:
         return buffer == IN and self.has(IN, rank, root)
 
     def asks_of(self, rank: int, size: int) -> bool:
-        """Whether any result depends on the input of that rank."""
+        """Whether any rank's result depends on the input of rank `rank`."""
         return self.name != "exscan" or rank + 1 < size
 
     def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:
-        """A number that stands for the size of a block: blocks with the same number have the same size in every call.
+        """A number for the size of a block of `buffer` on `rank`: blocks with equal numbers always have equal sizes.
 
-        Without `uneven`, each rank's part of the data has the same size, and the blocks of a part differ in size by at
-        most one element. With `uneven`, every block may have a different size.
+        `grid`: the numbers of blocks of the input and output buffers. Without `uneven`, each rank's part of the data
+        has the same size, and the blocks of a part differ in size by at most one element. With `uneven`, every block
+        may have a different size.
         """
         number = self.numbered(buffer, rank, block, grid)
         if uneven or self.name in ("allreduce", "reduce", "broadcast", "barrier", "scan", "exscan"):
@@ -216,7 +217,10 @@ COLLECTIVES: Final = {contract.name: contract for contract in _CONTRACTS}
 
 
 def collective(name: str) -> Collective:
-    """The contract of that collective; ValueError lists the known names."""
+    """What the collective `name` promises: its buffers, and their contents before and after.
+
+    ValueError, which lists the known names, for other names.
+    """
     try:
         return COLLECTIVES[name]
     except KeyError:

@@ -151,7 +151,10 @@ class Builder:
         return Chunk(SCRATCH + len(self._scratch) - 1, 0, len(self._scratch[-1]))
 
     def like(self, chunk: Chunk) -> Chunk:
-        """Add a temporary buffer with blocks as large as those of `chunk`, a chunk of IN or OUT; return all of it."""
+        """Add a temporary buffer with blocks as large as those of `chunk`, a chunk of IN or OUT.
+
+        Returns the new buffer's blocks.
+        """
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 
     def pool(self) -> None:
@@ -172,7 +175,10 @@ class Builder:
         self._steps.append(Recv(peer, chunk))
 
     def reduce(self, dst: Chunk, *operands: Operand, final: bool = False) -> None:
-        """Add a step that reduces the operands into dst, left to right; an int is a peer whose next message is used."""
+        """Add a step that reduces the operands into dst, left to right; an int is a peer whose next message is used.
+
+        `final` marks a result that contains the operands of all ranks.
+        """
         self._steps.append(Reduce(dst, operands, final))
 
     def copy(self, dst: Chunk, src: Chunk) -> None:

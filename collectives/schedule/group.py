@@ -40,13 +40,13 @@ class Group:
         self._match()
 
     def sent(self, number: int) -> Chunk:
-        """The chunk that step `number`, a send, sends."""
+        """The chunk (part of a buffer) that step `number`, a send, sends."""
         step = self.steps[number]
         assert isinstance(step, Send)
         return step.chunk
 
     def fail(self, number: int, problem: str) -> NoReturn:
-        """Raise VerificationError about one step."""
+        """Raise VerificationError about step `number`; `problem` says what is wrong with it."""
         rank = self.rank_of[number]
         fail(self.schedules[rank], problem, number - self.start[rank])
 

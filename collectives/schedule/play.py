@@ -22,7 +22,7 @@ from collectives.schedule.text import excerpt, step_text
 
 
 class Play:
-    """The possible orders of the steps of a group.
+    """The orders in which the steps of all ranks of a group can happen.
 
     `waits[n]` are the steps of the same rank that step n waits for, because both use the same data. The group must not
     change, because the constructor computes tables from it.

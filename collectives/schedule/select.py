@@ -15,7 +15,7 @@ from collectives.schedule.table import Row, Situation, Table
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The algorithm chosen for a call. `row` is the row of the decision table that led to the choice."""
+    """The algorithm chosen for a call. `row` is the row of the table of algorithms that led to the choice."""
 
     algorithm: str
     reason: str
@@ -36,7 +36,10 @@ def select(
 
 
 def ladder(collective: str, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS) -> list[Row]:
-    """The rows of `table` by which `select` decides in the group `situation`, from small to large messages."""
+    """The rows of `table` by which `select` decides in a group described by `situation`, from small to large messages.
+
+    `usable(algorithm)`: whether an algorithm may be chosen.
+    """
     rows: list[Row] = []
     for row in table.rows:
         fits = row.collective == collective and row.fits(situation) and usable(row.algorithm)

@@ -66,7 +66,7 @@ class Values:
         return [r for r in range(size) if not self._ranks[value] >> r & 1]
 
     def is_total(self, value: int, block: int, ranks: int) -> bool:
-        """Whether `value` is the reduction of block `block` of the inputs of ranks 0 to `ranks` - 1."""
+        """Whether `value` stands for the reduction of block `block` of the inputs of ranks 0 to `ranks` - 1."""
         return self._blocks[value] == block and self._ranks[value] == (1 << ranks) - 1
 
     def text(self, value: int) -> str:
@@ -93,7 +93,7 @@ class Memory:
             self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
 
     def copy(self, in_place: bool) -> Memory:
-        """A copy of the values, and of the marks of which values have yet to be read.
+        """A copy of the symbolic values in the rank's buffers, and of the marks of which values have yet to be read.
 
         With `in_place`, the output buffer OUT and the input buffer IN of the copy are the same memory.
         """

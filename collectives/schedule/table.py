@@ -104,7 +104,7 @@ class Row:
             raise ValueError(f"a reason is one line without '#': {self.reason!r}")
 
     def fits(self, situation: Situation) -> bool:
-        """Whether the row matches the group `situation`, for any collective and any number of bytes."""
+        """Whether this row of the table matches a group described by `situation`, for any collective and size."""
         return (
             (not self.kinds or situation.kind in self.kinds)
             and self.ranks[0] <= situation.size <= self.ranks[1]
@@ -146,7 +146,7 @@ class Table:
         return int(stated)
 
     def for_group(self, situation: Situation) -> Table:
-        """The table with only the rows that match the group `situation`."""
+        """The table with only the rows that match a group described by `situation`."""
         return replace(self, rows=tuple(row for row in self.rows if row.fits(situation)))
 
     def from_source(self, source: str) -> Table:
@@ -157,7 +157,8 @@ class Table:
 def join(tables: Iterable[Table]) -> Table:
     """A table with the rows of all `tables`, in order.
 
-    Its only fact is `sockets`, from the first of `tables` that has this fact.
+    Of the facts about the tables it has only `sockets`, the number of sockets for each link, from the first table that
+    has it.
     """
     joined = list(tables)
     stated = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
@@ -166,7 +167,7 @@ def join(tables: Iterable[Table]) -> Table:
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
-    """The table that `text` describes.
+    """The table of algorithms that `text` describes.
 
     Every row gets `source` as `Row.source`, by default `name` and the number of the row's line. ValueError for an
     invalid table; its message begins with `name` and the number of the wrong line.
@@ -191,7 +192,7 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
 
 
 def text(table: Table) -> str:
-    """The table as a text that `parse` reads, in columns; the text ends with a newline unless it is empty."""
+    """The table of algorithms as a text that `parse` reads, in columns; it ends with a newline unless it is empty."""
     lines = [f"{name} = {value}" for name, value in table.facts.items()]
     cells = [_fields(row) for row in table.rows]
     cells = [[*cell[:5], " ".join(cell[5:])] for cell in cells]
@@ -203,7 +204,7 @@ def text(table: Table) -> str:
 
 
 def bytes_text(nbytes: int) -> str:
-    """A size as a table has it: 65536 is 64K, ANY_SIZE is any."""
+    """`nbytes` as a table's text has it: 65536 is 64K, and ANY_SIZE is "any"."""
     if nbytes == ANY_SIZE:
         return "any"
     unit = next(u for u, factor in reversed(_UNITS.items()) if (nbytes and nbytes % factor == 0) or not u)

@@ -60,7 +60,7 @@ def step_text(step: Step) -> str:
 
 
 def excerpt(schedule: Schedule, step: int | None = None) -> str:
-    """A few lines of the schedule: the steps around number `step`, which is marked.
+    """A few lines of a schedule as text: the steps around number `step`, which is marked.
 
     If `step` is None, they are the first steps.
     """

@@ -58,7 +58,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The result for one number of ranks, `size`.
+    """The proof of an algorithm for one number of ranks, `size`.
 
     `roots` roots and `layouts` layouts of ranks on hosts were verified. `cost` is for the first root and layout.
     """
@@ -72,7 +72,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The proved properties; `str()` gives a table of them."""
+    """The proved properties of an algorithm; `str()` gives a table of them."""
 
     collective: str
     algorithm: str
@@ -372,7 +372,7 @@ def _fail_at_end(schedule: Schedule, chunk: Chunk, problem: str) -> NoReturn:
 
 
 def cost(play: Play) -> Cost:
-    """The cost of a group that completes."""
+    """The cost of a group's schedules, which must complete without a deadlock."""
     schedules = play.group.schedules
     sends = [[s for s in schedule.steps if isinstance(s, Send)] for schedule in schedules]
     return Cost(

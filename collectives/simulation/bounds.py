@@ -10,7 +10,7 @@ from collectives.simulation.topology import Topology
 
 
 def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) -> float:
-    """Bytes that the busiest host has to send or to receive; if there is one host, bytes of its busiest rank.
+    """The fewest bytes that the busiest host has to send or receive; if there is one host, those of its busiest rank.
 
     `nbytes`: the size in bytes of the larger of a rank's input and output arrays.
     """

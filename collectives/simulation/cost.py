@@ -110,11 +110,11 @@ class Costs:
                 raise ValueError(f"{name} cannot be {value!r}")
 
     def to_text(self) -> str:
-        """One line for each cost; `from_text` parses it."""
+        """The costs as text, with a line for each cost, which `from_text` parses."""
         return "".join(f"{name} = {getattr(self, name)!r}{'s' * (name in _TIMED)}\n" for name in NAMES)
 
     def holding(self, nbytes: float) -> Costs:
-        """A copy of the costs for arrays of `nbytes` bytes in total on each core.
+        """A copy of the simulator's costs for arrays of `nbytes` bytes in total on each core.
 
         The more of these arrays fits into the core's cache, the higher are the bandwidths inside the host.
         """
@@ -125,9 +125,9 @@ class Costs:
         return replace(self, **{name: getattr(self, name) / pace for name in names})
 
     def with_(self, name: str, value: str) -> Costs:
-        """A copy in which the cost `name` is set to `value`, a text such as "2us".
+        """A copy of the costs in which the cost `name` is set to `value`, a text such as "2us".
 
-        ValueError for an invalid value, and for an unknown name; the latter error lists the known names.
+        ValueError for an invalid value, and for an unknown name; the error then lists the known names.
         """
         if name not in NAMES:
             raise ValueError(f"there is no cost {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class Played(NamedTuple):
-    """Seconds until all steps are done, and the number of rounds in which messages were sent."""
+    """The result of a simulation: seconds until all steps are done, and the number of rounds with messages."""
 
     seconds: float
     rounds: int
@@ -30,7 +30,7 @@ class MismatchError(ValueError):
 
 
 class Everyone:
-    """All steps of a group. Sizes are in blocks.
+    """All steps of all ranks of a group, in arrays. Sizes are in blocks, the parts of a buffer.
 
     Families, sets of ranks with the same steps, count ranks from the root: rank `root` of the group is their rank 0.
     """
@@ -72,7 +72,7 @@ class Everyone:
 
     @property
     def sent(self) -> float:
-        """The blocks sent by the rank that sends most."""
+        """The number of blocks sent by the rank that sends most."""
         if not self._sender.size:
             return 0.0
         return float(np.bincount(self.rank[self._sender], self.blocks[self._sender]).max())

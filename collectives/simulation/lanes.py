@@ -74,7 +74,7 @@ class _Mark:
 class Lanes:
     """All steps of the ranks of a family (ranks with the same steps); the first `lanes` ranks are simulated.
 
-    Sizes are in blocks.
+    Sizes are in blocks, the parts of a buffer.
     """
 
     def __init__(self, family: Family, size: int, lanes: int) -> None:
@@ -109,7 +109,7 @@ class Lanes:
         return max((sum(self.shapes[t].peers for t in tasks) for tasks in self.rounds), default=0) * self.lanes
 
     def play(self, network: Network, unit: float) -> Played:
-        """Simulate with blocks of `unit` bytes."""
+        """Simulate the steps on `network`, with blocks of `unit` bytes."""
         run = _Run(self, network, unit)
         number, end = 0, len(self.rounds)
         while number < end:
@@ -234,7 +234,7 @@ class _Run:
                 self._times.pop(task, None)
 
     def forward(self, number: int) -> int:
-        """The next round to simulate: `number`, or a later round if the rounds between are skipped.
+        """The next round of messages to simulate: `number`, or a later round if the rounds between are skipped.
 
         Rounds are skipped if they are repetitions whose times follow from those of the last repetition.
         """

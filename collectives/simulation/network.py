@@ -27,7 +27,7 @@ _SIDE_BY_SIDE: Final = 32  # the first requests of each queue are served for all
 
 
 class Resource:
-    """Many resources of one kind, such as cores; the requests to each are served slice by slice.
+    """Many resources of one kind, such as cores; each serves requests to move or reduce data slice by slice.
 
     For each resource: `free[0]` is the time at which the first slices of all earlier requests are done, so that another
     first slice can be served. `free[1]` is the time at which all earlier requests are done entirely. `busy` is the
@@ -100,7 +100,7 @@ class _Stage:
 
 @dataclass(slots=True, eq=False)
 class Sends:
-    """The sends of one round, and the paths of their messages. Times are in seconds.
+    """The sends of one round of messages, and the paths of these messages. Times are in seconds.
 
     For each message, `task` is the index of the send to which the message belongs.
     """
@@ -126,7 +126,7 @@ class Sends:
 
 @dataclass(slots=True, eq=False)
 class Takes:
-    """Steps of one round that receive, reduce or copy."""
+    """Steps of one round of messages that receive, reduce or copy data."""
 
     core: Array
     busy: Array
@@ -160,7 +160,7 @@ class Network:
         return [self._core, self._memory, self._out, self._in, *self._up, *self._down]
 
     def is_inside(self, source: Array, target: Array) -> Array:
-        """Whether `source` and `target` are ranks of one host."""
+        """For each pair of ranks in `source` and `target`: whether both are on one host."""
         per = self.topology.ranks_per_host
         found: Array = source // per == target // per
         return found
@@ -297,7 +297,8 @@ class Network:
         """Simulate steps that receive, reduce or copy.
 
         Returns for each step when its first slice is done, and when its last byte is done. `first` and `last`: when the
-        first slice and the last byte of the step's data are ready.
+        first slice and the last byte of the step's data are ready. `tie`: the order of steps that are ready at the same
+        time, lowest first; None: the order of the array.
         """
         turn, start = self._core.serve(takes.core, first, takes.head, takes.busy, tie)
         return turn + takes.head, np.maximum(start + takes.busy, last + takes.tail)

@@ -59,7 +59,9 @@ class Shape(NamedTuple):
 
 
 class Outline:
-    """One rank's steps as numbers.
+    """One rank's steps (sends, receives, reductions and copies of an algorithm) as arrays of numbers.
+
+    Which blocks of an array a step moves is left out, because the time depends only on their number.
 
     With `whole`, two consecutive messages with the same peers count as one if they wrap around a buffer: the first
     stops at the end of the buffer, and the second begins at its start. In `rank` and `peers`, ranks are counted from
@@ -146,7 +148,7 @@ class Outline:
         return chunks
 
     def like(self, other: Outline) -> bool:
-        """Whether both outlines have the same steps, except for peers."""
+        """Whether this outline and `other` have the same steps, except for the peers of messages."""
         if not np.array_equal(self.forms, other.forms):
             return False
         return np.array_equal(self.places, other.places) or all(
@@ -172,7 +174,7 @@ def _all_chunks(step: Step) -> tuple[Chunk, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """Ranks with the same steps.
+    """A family: ranks with the same steps, except for the peers of messages.
 
     `relations` and `constants` have an entry for each peer of each step, in order. The two entries say how the peer's
     number follows from the rank's number, such as (rank + constant) mod size.
@@ -185,13 +187,13 @@ class Family:
 
     @property
     def whole(self) -> int | None:
-        """The relation that all peers have; None if relations differ."""
+        """The relation that all peers have to their ranks; None if relations differ."""
         found = set(self.relations.tolist())
         return found.pop() if len(found) == 1 else None
 
 
 def partners(relation: int, constant: int, ranks: Array, size: int) -> Array:
-    """The peers of `ranks` by that relation and constant."""
+    """The peers of `ranks`, computed by `relation` and `constant`, such as (rank + constant) mod size."""
     if relation == SHIFT:
         return (ranks + constant) % size
     if relation == XOR:
@@ -202,7 +204,7 @@ def partners(relation: int, constant: int, ranks: Array, size: int) -> Array:
 
 
 def singles(outlines: Sequence[Outline]) -> list[Family]:
-    """A family for each rank alone."""
+    """Families (sets of ranks with the same steps) that contain one rank each."""
     return [
         Family(range(i, i + 1), o, np.full(o.flat_peers.size, FIXED, np.int64), o.flat_peers)
         for i, o in enumerate(outlines)
@@ -212,7 +214,8 @@ def singles(outlines: Sequence[Outline]) -> list[Family]:
 def families(outline: Callable[[int], Outline], size: int, stride: int = 1) -> list[Family]:
     """The families (ranks with the same steps) into which the outlines divide ranks 0 to `size` - 1.
 
-    `outline(rank)` makes the outline of a rank. The ranks of a family are multiples of `stride` apart.
+    `outline(rank)` makes the outline (the steps as numbers) of a rank. The ranks of a family are multiples of `stride`
+    apart.
     """
     found: list[Family] = []
     pending = [range(first, size, stride) for first in range(min(stride, size))]

@@ -3,7 +3,7 @@
 The board is shared memory to which each rank writes a short message that the other ranks read. The pool is shared
 memory in which the ranks of a host add up long arrays.
 
-Invariant: the simulation uses the board and the pool under the same conditions as the native engine; see
+Invariant: the simulation uses the board and the pool under the same conditions as the C++ engine; see
 native/src/shm/board_task.cpp, board_by_core.cpp and pool_task.cpp. Literature: R. L. Graham, G. Shipman: MPI Support
 for Multi-core Architectures: Optimized Shared Memory Collectives, EuroPVM/MPI 2008.
 """
@@ -25,7 +25,7 @@ _POOLED_WITH_CORES: Final = 8  # most ranks, if each rank has a core of its own
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A call's predicted time, number of rounds, bytes that a rank publishes, and seconds for which a core is busy."""
+    """The prediction for a call in shared memory: time, rounds, bytes that a rank publishes, time of a busy core."""
 
     seconds: float
     rounds: int
@@ -60,7 +60,7 @@ class Shortcuts:
         return Shortcuts(blocks, schedule.pooled, published, read, mutual, bool(reductions))
 
     def replaced(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
-        """The prediction for a call that the board or the pool runs; None if the ranks exchange messages instead."""
+        """The prediction for a call in shared memory, by the board or the pool; None if the ranks exchange messages."""
         if not 1 < ranks <= topology.ranks_per_host:
             return None
         per_core = topology.per_core(ranks)

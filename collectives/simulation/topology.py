@@ -47,7 +47,7 @@ class Topology:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """For each level the number of hosts below one switch."""
+        """For each level of switches, the number of hosts below one switch."""
         return tuple(accumulate((level.radix for level in self.levels), mul))
 
     @property
@@ -67,5 +67,5 @@ class Topology:
         return min(self.cores or here, here)
 
     def per_core(self, ranks: int) -> int:
-        """The most ranks on one core, in a group of that size."""
+        """The largest number of ranks that share one core in a group of `ranks` ranks."""
         return -(-min(self.ranks_per_host, ranks) // self.cores_of(ranks))

@@ -96,7 +96,7 @@ def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Calla
 
 
 def speedup(found: Step, compute: float) -> tuple[float, float]:
-    """The group's training speed divided by that of one rank: with overlapped allreduces, and without overlap.
+    """The group's training speed divided by that of one rank: if allreduces overlap backpropagation, and if not.
 
     `compute`: the seconds that a step takes on one rank alone. In the group, each rank computes for `found.compute`
     seconds in a step: fewer than `compute` if the ranks divide the work of a step.

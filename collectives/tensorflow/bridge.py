@@ -54,11 +54,12 @@ def call(
 ) -> list[Any]:
     """Call `function` with `tensors` as NumPy arrays, and return its results as tensors.
 
-    In eager execution the function runs at once, and `as_tensorflow` converts its errors. In a traced graph an
-    operation calls the function, and the caller of the graph gets errors as tf.errors.UnknownError; see `typed_errors`.
-    NotImplementedError in a graph for XLA, which cannot call Python. `results`: the dtypes and shapes of the results,
-    for a graph. With `alone`, in a TensorFlow 1 graph, the operation does not wait for operations added before it, and
-    later operations do not wait for it. If `results` is empty in a graph, the returned list contains the operation.
+    In eager execution the function runs at once, and its errors are raised as instances of a class of `tf.errors` too.
+    In a traced graph an operation calls the function, and the caller of the graph gets errors as
+    tf.errors.UnknownError; see `typed_errors`. NotImplementedError in a graph for XLA, which cannot call Python.
+    `name`: of the operation. `results`: the dtypes and shapes of the results, for a graph. With `alone`, in a
+    TensorFlow 1 graph, the operation does not wait for operations added before it, and later operations do not wait for
+    it. If `results` is empty in a graph, the returned list contains the operation.
     """
     if tf.executing_eagerly():
         views = [_view(tensor) for tensor in tensors]
@@ -103,7 +104,7 @@ def typed_errors() -> Iterator[None]:
     with collectives.tensorflow.typed_errors():
         loss = step(batch)                           # PeerLost, OpTimeout, DesyncError, ...
 
-    It may also decorate a function. The raised errors are instances of tf.errors.UnknownError too; see `as_tensorflow`.
+    It may also decorate a function. The raised errors are also instances of tf.errors.UnknownError.
     """
     seen: list[BaseException] = []
     _watchers.append(seen)

@@ -48,8 +48,8 @@ class GradientExchange:
     all ranks. With "zero" each None is replaced by zeros of its variable's shape.
 
     Gradients are multiplied by `prescale` before the reduction, and results by `postscale`. `timeout`: in seconds; None
-    uses the communicator's timeout. `comm`: None uses the process's default communicator. `name` appears in error
-    messages. `record` adds the start and end of each bucket's exchange to the attribute `timeline`.
+    uses the communicator's timeout. `comm`: None uses the communicator that `collectives.init` made. `name` appears in
+    error messages. `record` adds the start and end of each bucket's exchange to the attribute `timeline`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class GradientExchange:
         return self.calls
 
     def raise_error(self, from_: BaseException | None = None) -> None:
-        """Raise the first error since the last successful exchange, with its own type; return if there was none.
+        """Raise the first error since the last successful exchange, with its own type; return if there is none.
 
         `from_`: the exception that becomes the error's cause.
         """
@@ -260,7 +260,7 @@ def _concrete(plan: Plan, arrays: Sequence[Array]) -> Plan:
 
 
 def entry(gradient: Any, variable: Any) -> Entry:
-    """The properties of a gradient and its variable that ranks compare; both may be None."""
+    """The properties of a gradient and its variable (each may be None) that ranks compare before an exchange."""
     name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "")
     if gradient is None:
         return Entry(name, "none")

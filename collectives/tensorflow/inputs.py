@@ -40,7 +40,7 @@ def tensor_of(x: Any, what: str) -> Any:
 
 
 def gradient_of(x: Any) -> Any:
-    """The gradient as a dense tensor: sparse rows are added."""
+    """The gradient `x` as a dense tensor: if it is sparse, its rows are added to zeros."""
     return tf.convert_to_tensor(x)
 
 

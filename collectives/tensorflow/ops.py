@@ -40,7 +40,7 @@ def allreduce(
     """The reduction of all ranks' tensors, which have the same shape and dtype.
 
     `op`: "average", "sum", "min", "max", "prod"; only "average" and "sum" have gradients. tf.IndexedSlices stay sparse:
-    all ranks' rows are concatenated. Other arguments, and errors: see `GradientExchange`.
+    all ranks' rows are concatenated. The other arguments and the errors are those of `GradientExchange`.
     """
     return grouped_allreduce(
         [tensor],
@@ -156,7 +156,7 @@ def reducescatter(
 ) -> Any:
     """This rank's rows of the reduced tensor; if the rows do not divide evenly, the first ranks get one row more.
 
-    `op`: see `allreduce`. ValueError for an unknown op, and for a 0-d tensor.
+    `op`: "average", "sum", "min", "max" or "prod". ValueError for any other op, and for a 0-d tensor.
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {', '.join(map(repr, OPS))}, not {op!r}")

@@ -19,9 +19,9 @@ class Residuals:
         self._kept: Final[dict[tuple[int, tuple[int, ...]], Any]] = {}
 
     def encoded(self, place: int, tensor: Any, wire: Wire) -> Any:
-        """The compressed tensor to send for gradient number `place`: the gradient `tensor` plus its kept error.
+        """The compressed tensor to send for gradient number `place`: `tensor` plus the rounding error kept for it.
 
-        ValueError if the shape of `tensor` is not known.
+        `wire`: the dtype and the factor with which it is sent. ValueError if the shape of `tensor` is not known.
         """
         if not tensor.shape.is_fully_defined():
             raise ValueError(f"error_feedback needs gradients of known shape, but that of {place} is {tensor.shape}")

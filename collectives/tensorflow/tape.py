@@ -68,7 +68,10 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """The gradients that the wrapped tape computes, reduced over all ranks. Errors: see `GradientExchange`."""
+        """The gradients that the wrapped tape computes, reduced over all ranks.
+
+        The errors are those of `GradientExchange`.
+        """
         flat = tf.nest.flatten(sources)
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
         exchanged = self._exchange(gradients, flat)
@@ -79,5 +82,8 @@ class DistributedGradientTape:
 def allreduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any] | None = None, comm: Communicator | None = None, **options: Any
 ) -> list[Any]:
-    """Reduce gradients (tensors, tf.IndexedSlices or None) over all ranks. Options: see `GradientExchange`."""
+    """Reduce gradients (tensors, tf.IndexedSlices or None) over all ranks.
+
+    `options`: arguments of `GradientExchange`.
+    """
     return GradientExchange(comm, **options)(gradients, variables)

@@ -74,5 +74,5 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, *, comm: Communicator | None = None, timeout: float | None = None) -> list[Any]:
-    """Every rank's object, in rank order. Supported objects and errors: see `broadcast_object`."""
+    """Every rank's object, in rank order. `broadcast_object` describes supported objects and errors."""
     return objects.allgather_object(channel(default.default(comm)).comm, obj, timeout)

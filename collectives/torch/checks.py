@@ -17,7 +17,8 @@ from collectives.torch.tensors import pour
 def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
     """The number of rows of `tensor` for each of `size` ranks: `splits`, or equal numbers if `splits` is empty.
 
-    ValueError if the sum of `splits` is not the number of rows, or if the rows cannot be divided evenly.
+    `what`: the operation, for the error. ValueError if the sum of `splits` is not the number of rows, or if the rows
+    cannot be divided evenly.
     """
     rows = tensor.shape[0] if tensor.dim() else 0
     if not splits:
@@ -30,13 +31,19 @@ def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
 
 
 def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
-    """ValueError if `tensor` and `other`, called `name` in the message, differ in dtype or number of elements."""
+    """ValueError if `tensor` and `other`, called `name` in the message, differ in dtype or number of elements.
+
+    `what`: the operation, for the message.
+    """
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         raise ValueError(f"{what}: {name} is {form(other)}, which does not fit {form(tensor)}")
 
 
 def fill(result: Array, outputs: Sequence[Any], what: str) -> None:
-    """Copy the received data `result` into the tensors `outputs`. DesyncError if the total sizes differ."""
+    """Copy the received data `result` into the tensors `outputs`.
+
+    DesyncError, which names `what`, if the sizes differ.
+    """
     wanted = sum(output.numel() for output in outputs)
     if result.size != wanted or result.dtype.itemsize != outputs[0].element_size():
         raise DesyncError(

@@ -46,13 +46,13 @@ class Compression:
 
     @staticmethod
     def decompress(received: Any, tensor: Any) -> None:
-        """Store the received data in `tensor`."""
+        """Copy the received data, which may be in a 16-bit dtype, to `tensor`."""
         if received is not tensor:
             tensor.copy_(received)
 
 
 def compression_of(compression: Any, error_feedback: bool = False) -> Any:
-    """A `Compression` for a name or None; an object with methods `compress` and `decompress` is returned as it is."""
+    """A `Compression` for "fp16", "bf16" or None; an object with the methods of `Compression` is returned unchanged."""
     if compression is None or isinstance(compression, str):
         return Compression(compression, error_feedback=error_feedback)
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):

@@ -49,12 +49,12 @@ class Handle:
 
 
 def poll(handle: Handle) -> bool:
-    """`handle.done()`."""
+    """Whether the operation is done: `handle.done()`. Does not block."""
     return handle.done()
 
 
 def synchronize(handle: Handle) -> Any:
-    """`handle.wait()`."""
+    """Wait for the operation and return its result: `handle.wait()`."""
     return handle.wait()
 
 
@@ -71,7 +71,7 @@ def allreduce(tensor: Any, op: str = "average", *, comm: Communicator | None = N
 
 
 def allreduce_(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """`allreduce` in place; returns `tensor`.
+    """As `allreduce`, but in place: overwrites `tensor` and returns it.
 
     For autograd it is an in-place operation: RuntimeError for a leaf that requires a gradient, as with
     `tensor.mul_(2)`.
@@ -161,7 +161,7 @@ def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds
 def allgather_async(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Handle:
     """`allgather` in the background, without a gradient.
 
-    Returns when every rank has made the call, because ranks first exchange their numbers of rows.
+    The call returns its handle when every rank has made it, because ranks first exchange their numbers of rows.
     """
     return Handle(default(comm).allgatherv_async(reading(tensor, moved=True), timeout=timeout), _like(tensor))
 
@@ -172,7 +172,10 @@ def broadcast(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = No
 
 
 def broadcast_(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Overwrite `tensor` with the root's tensor, and return `tensor`. For autograd see `allreduce_`."""
+    """Overwrite `tensor` with the root's tensor, and return `tensor`.
+
+    For autograd it is an in-place operation, as `allreduce_`.
+    """
     comm = default(comm)
     array, finish = writing(tensor, moved=True)
     with overwriting((tensor,), _to_root(root_rank, comm, timeout)):
@@ -203,7 +206,7 @@ def broadcast_async_(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> Any:
-    """This rank's rows of `allreduce(tensor, op)`; if rows do not divide evenly, the first ranks get one row more.
+    """This rank's rows of the result of `allreduce(tensor, op)`; if they do not divide evenly, low ranks get one more.
 
     Differentiable for average and sum.
     """

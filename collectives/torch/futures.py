@@ -13,19 +13,20 @@ from typing import Any, Final, NoReturn, Protocol
 
 
 class Fulfilled(Protocol):
-    """A work that needs an action, `fulfil`, when it has ended."""
+    """A work (torch's handle of an operation) that needs an action, `fulfil`, when it has ended."""
 
     def until_done(self) -> None:
         """Block until the work has succeeded or failed. Raises nothing."""
 
     def fulfil(self) -> None:
-        """Do what is needed after the end. Raises nothing."""
+        """Complete the work's future; called when the work has ended. Raises nothing."""
 
 
 class Completer:
-    """Calls `fulfil` of each work that has ended. Works must end in the order in which they were put.
+    """Calls `fulfil` of each work (torch's handle of an operation) that has ended.
 
-    Works of one communicator do so. The first work starts a thread; each callback that blocks may need another thread.
+    Works must end in the order in which `put` got them, as those of one communicator do. The first work starts a
+    thread; each callback of a future that blocks may need another thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,9 +45,9 @@ class Completer:
             self._have_a_leader()
 
     def close(self) -> None:
-        """End the threads when all works are done, and wait for the threads. Works in progress must end by themselves.
+        """End the threads when all works are done, and wait for the threads.
 
-        A callback may call `close`.
+        Operations in progress must end by themselves. A callback of a future may call `close`.
         """
         with self._changed:
             self._closed = True

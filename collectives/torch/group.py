@@ -120,9 +120,10 @@ class Group(dist.ProcessGroup):
         record: Entry | None = None,
         **more: Any,
     ) -> Pending:
-        """Start the communicator's method `name` in the background; `finish` is called with the method's result.
+        """Start the communicator's method `name` in the background; returns torch's `Work` for it.
 
-        `record`: the entry of the operation in torch's profiler.
+        `args`, `more`: the method's arguments. `tensors`: the tensors that the operation uses. `finish` is called with
+        the method's result. `record`: the entry of the operation in torch's profiler.
         """
         given = {key: value for key, value in more.items() if value is not None}
         with self._lock:
@@ -154,7 +155,7 @@ class Group(dist.ProcessGroup):
     # --- lifetime
 
     def shutdown(self) -> None:
-        """End the group; works in progress fail with Aborted. Does not wait for other ranks."""
+        """End the process group; operations in progress fail with Aborted. Does not wait for other ranks."""
         self._comm.close()
         self._completer.close()
 
@@ -187,7 +188,7 @@ class Group(dist.ProcessGroup):
 
     @property
     def options(self) -> Any:
-        """Torch's options object, from which callers read the timeout."""
+        """Torch's options object of this process group, from which callers read the timeout."""
         seconds = self._place.timeout if self._timeout is None else self._timeout
         return torch._C._distributed_c10d.Backend.Options(NAME, timedelta(seconds=seconds))
 
@@ -231,7 +232,7 @@ class Group(dist.ProcessGroup):
 
 
 class Several:
-    """Several works as one, with the interface `Started`."""
+    """Several operations in progress as one, with the methods of `collectives.Work`."""
 
     def __init__(self, works: Sequence[Pending]) -> None:
         self._works: Final = works
@@ -240,7 +241,10 @@ class Several:
         return all(work.is_completed() for work in reversed(self._works))
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for all works, at most `timeout` seconds in total. Raises the first work's error, or OpTimeout."""
+        """Wait for all operations, at most `timeout` seconds in total.
+
+        Raises the first operation's error, or OpTimeout.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         for work in self._works:
             work.settle(None if end is None else max(0.0, end - time.monotonic()))

@@ -21,7 +21,7 @@ from collectives.torch.tensors import reading
 
 
 class HookState:
-    """The state of a hook for one model.
+    """The state of a communication hook of DistributedDataParallel for one model, passed to `register_comm_hook`.
 
     `group`: None for the default group. `error_feedback`: the rounding error is added to the next gradients, which
     needs memory for a copy of all gradients.
@@ -48,7 +48,10 @@ def fp16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch
 
 
 def bf16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Averages a bucket of gradients as bfloat16, which has the range of float32. `state` as in `fp16_hook`."""
+    """Averages a bucket of gradients as bfloat16, which has the range of float32.
+
+    `state`: None, a process group, or a HookState.
+    """
     return _averaged(state, bucket, "bf16")
 
 

@@ -29,7 +29,7 @@ def check(tensors: Sequence[Any]) -> None:
 def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
     """Tell autograd that a collective overwrites these tensors; called before or after the collective.
 
-    `check` has accepted the tensors. `gradient` computes a tensor's gradient from that of the collective's result.
+    Call `check` for the tensors first. `gradient` computes a tensor's gradient from that of the collective's result.
     """
     recording = torch.is_grad_enabled()
     for tensor in tensors:
@@ -49,7 +49,8 @@ def differentiable(tensor: Any, gradient: Gradient) -> None:
 def overwriting(tensors: Sequence[Any], gradient: Gradient) -> Iterator[None]:
     """A context for a blocking collective that overwrites these tensors; tells autograd that it has done so.
 
-    If the collective fails during the transfer, the tensors' values are undefined.
+    If the collective fails during the transfer, the tensors' values are undefined. `gradient` computes a tensor's
+    gradient from that of the collective's result.
     """
     check(tensors)
     try:

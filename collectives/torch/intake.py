@@ -25,7 +25,7 @@ _LOOKS: Final = 0.01  # seconds between two checks for ranks that have begun to 
 
 
 class FromAny(Early):
-    """A receive that starts when a message has come.
+    """A receive without a fixed source, which starts when a message has come.
 
     `source`: the sender's rank. Until a message has come, `source` is `wanted`, or -1 if any rank is wanted.
     """
@@ -47,14 +47,14 @@ class FromAny(Early):
 
 
 class Announced:
-    """Detects the next message of one rank."""
+    """Detects the next message of one rank, by a header that the rank sends before the message."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel: Final = channel
         self._next: Started | None = None
 
     def there(self) -> bool:
-        """Whether a message has come. Raises the error that ended the channel."""
+        """Whether a message has come. Raises the error that ended the connection to the sender."""
         if self._next is None:
             self._next = self._channel.start(lambda comm: announcement(comm, _FOREVER), _FOREVER)
         if not self._next.done():
@@ -92,12 +92,12 @@ def announce(comm: Communicator, timeout: float | None) -> Started:
 
 
 def announcement(comm: Communicator, timeout: float | None) -> Started:
-    """Receive the header."""
+    """Receive the header, one byte, that a sender sends before each message."""
     return comm.recv_async(np.empty(1, np.uint8), 0, timeout=timeout)
 
 
 class Intake:
-    """Matches messages with receives of one tag; made at the tag's first receive that accepts any rank."""
+    """Matches messages of one tag with calls that receive them; made at the first such call that accepts any rank."""
 
     def __init__(self, sources: list[int], channel: Callable[[int], Channel | None], name: str) -> None:
         """`channel(source)` returns the channel from rank `source`, or None if that rank has not asked for one yet.

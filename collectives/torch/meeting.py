@@ -79,7 +79,7 @@ class Place(NamedTuple):
         return Channel(lambda: self.meet(0 if sends else 1, 2, name, store=store), store.close, name)
 
     def asked(self, source: int, dest: int, tag: int) -> bool:
-        """Whether rank `source` has asked for this channel, to send."""
+        """Whether rank `source` has asked for the channel to `dest` with this `tag`, to send a message."""
         return TorchStore(self.store).get(f"{_MESSAGES} {source} {dest} {tag} asked") is not None
 
 
@@ -114,7 +114,7 @@ class Early:
                 self._there.set()
 
     def begun(self) -> bool:
-        """Whether the operation has started, or never will."""
+        """Whether the operation has started, or has failed and never will."""
         if not self._there.is_set() and time.monotonic() > self._end:
             self._expire()
         return self._there.is_set()
@@ -160,7 +160,7 @@ class Channel:
         self._thread.start()
 
     def start(self, operation: Callable[[Communicator], Started], seconds: float) -> Started:
-        """Start an operation; it fails if the other rank does not connect within `seconds`."""
+        """Start `operation` on this connection; it fails if the other rank does not connect within `seconds`."""
         with self._lock:
             if self._error is not None:
                 raise self._error

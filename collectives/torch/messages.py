@@ -43,7 +43,7 @@ class Messages:
         return Pending(started, (tensor,), None, completer, record=record)
 
     def recv(self, tensor: Any, source: int | None, tag: int, timeout: float | None) -> Pending:
-        """`source`: None for any rank."""
+        """Receive into `tensor` the next message with this tag from rank `source`; None: from any rank."""
         array, finish = filling(tensor, moved=True)
         after = None if finish is None else lambda _: finish()
         seconds = self._seconds(timeout)
@@ -67,7 +67,10 @@ class Messages:
         return Pending(receive, (tensor,), after, completer, source=lambda: receive.source, record=record)
 
     def close(self, name: str) -> None:
-        """Close all channels; operations in progress fail with Aborted, whose text names the process group `name`."""
+        """Close all connections for messages; operations in progress fail with Aborted.
+
+        `name`: the process group, which the error names.
+        """
         with self._lock:
             self._closed = Aborted(f"process group {name!r} is closed: it was destroyed")
             intakes, channels = list(self._intakes.values()), list(self._channels.values())

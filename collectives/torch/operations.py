@@ -22,9 +22,9 @@ After: TypeAlias = "Callable[[Any], None] | None"
 
 
 class Operation(NamedTuple):
-    """A call to make: a communicator's method and its arguments.
+    """A call to make on the communicator of a process group: the name of the method, and its arguments.
 
-    `after` copies the call's result to `tensors`; None if that is not necessary.
+    `after` copies the result of the call to `tensors`; None if that is not necessary.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Operation(NamedTuple):
 
 
 class Operations:
-    """The operations of rank `rank` in a group of `size` ranks."""
+    """The collectives that torch calls on rank `rank` of `size`, translated to calls of a communicator."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank: Final = rank

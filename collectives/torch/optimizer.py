@@ -66,8 +66,8 @@ def DistributedOptimizer(
     - `error_feedback`: with `compression`, add the rounding error of a gradient to the gradient of the next step
     - `backward_passes_per_step`: gradients of this many backward passes are added locally before they are sent
     - `op`: "average" or "sum"
-    - `comm`: None for the communicator that `collectives.init` made. The call is collective: it makes a `dup` of the
-      communicator, which is closed with it
+    - `comm`: None for the communicator that `collectives.init` made. All ranks have to make this call, because it makes
+      a `dup` of the communicator; both are closed together
     - `bucket_bytes`: gradients are sent in buckets of up to this many bytes
     - `sparse_as_dense`: send sparse gradients as dense tensors; by default every rank receives the rows of all ranks
 
@@ -177,9 +177,10 @@ class _Distributed:
     # --- the step
 
     def synchronize(self) -> None:
-        """Wait until all gradients are averaged. `step` calls this; users call it to clip gradients before `step`.
+        """Wait until all gradients are averaged over the ranks.
 
-        Raises the errors of collectives, such as PeerLost and DesyncError.
+        `step` calls this; call it yourself to clip gradients before `step`. Raises the errors of collectives, such as
+        PeerLost and DesyncError.
         """
         announced = None if self._announce is None else self._announce()
         kinds = np.array([self._kind(param) for param in self._params], np.uint8)
@@ -203,7 +204,7 @@ class _Distributed:
         self._synchronized = True
 
     def step(self, closure: Any = None) -> Any:
-        """`synchronize`, then the optimizer's own step."""
+        """Wait until all gradients are averaged over the ranks, then make the optimizer's own step."""
         if not self._skips:
             if self._synchronized:
                 warnings.warn(
@@ -231,7 +232,7 @@ class _Distributed:
         return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Set the number of passes, from the next step on."""
+        """Set how many backward passes are added before gradients are sent, from the next step on."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step is {passes}: it must be 1 or more")
         self._passes = passes

@@ -23,11 +23,11 @@ _FIELDS: Final = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 
 
 def overloaded(options: Any, *tensors: str, instead: tuple[str, ...] = ("timeout",)) -> Callable[[Method], Method]:
-    """Return a decorator with which a method that takes `tensors` and an options object accepts all forms of calls.
+    """Return a decorator for a process group's method, which then accepts all forms of calls that torch allows.
 
-    `options`: the class of the options object. `tensors`: the tensor arguments; "tensors|tensor" means that the name is
-    "tensors" in one form and "tensor" in another. `instead`: the arguments that other forms have in place of the
-    options object, in their order: "root", "op" or "timeout".
+    The method takes tensors and an options object. `options`: the class of this object. `tensors`: the tensor
+    arguments; "tensors|tensor" means that the name is "tensors" in one form and "tensor" in another. `instead`: the
+    arguments that other forms have in place of the options object, in their order: "root", "op" or "timeout".
     """
     parameters = [*tensors, "|".join(("opts", instead[0])), *instead[1:]]
     places = {name: place for place, names in enumerate(parameters) for name in names.split("|")}

@@ -27,13 +27,16 @@ _OPS: Final = {
 
 
 class Reduction(NamedTuple):
-    """The communicator's op, and the divisor for its result: the number of ranks to average integers, else 1."""
+    """How to reduce: the communicator's op, and a divisor for its result.
+
+    The divisor is the number of ranks for averages of integers, else 1.
+    """
 
     op: str
     divisor: int = 1
 
     def finish(self, result: Array | None) -> None:
-        """Divide in place and round towards zero, as other backends do."""
+        """Divide `result`, a sum of integers, in place; round the average towards zero, as other backends do."""
         if self.divisor == 1 or result is None:
             return
         quotient = result // self.divisor

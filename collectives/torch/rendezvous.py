@@ -47,7 +47,7 @@ def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple
 
 
 class OurStore(dist.Store):
-    """A store of this library as a store of torch."""
+    """Adapts a store of this library to torch's interface of a store."""
 
     def __init__(self, store: Store, timeout: float) -> None:
         super().__init__()

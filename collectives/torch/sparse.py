@@ -18,10 +18,11 @@ from collectives.torch.tensors import assign, reading, tensor_of
 
 
 def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callable[[], None]]:
-    """Return two operations, and a function to call when both have ended: it sets `tensor` to the sum or average.
+    """Prepare an allreduce of a sparse tensor: returns two operations, and a function to call when both have ended.
 
-    The result is coalesced. Every rank receives the indices and values of all ranks: n*k entries, if n ranks have k
-    entries each. TypeError for layouts other than COO, ValueError for ops other than SUM and AVG.
+    The function sets `tensor` to the sum or average, which is coalesced. Every rank receives the indices and values of
+    all ranks: n*k entries, if n ranks have k entries each. TypeError for layouts other than COO, ValueError for ops
+    other than SUM and AVG.
     """
     if tensor.layout is not torch.sparse_coo:
         raise TypeError(f"the tensor is sparse ({tensor.layout}): give tensor.to_sparse(), or tensor.to_dense()")

@@ -70,7 +70,10 @@ def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Commu
 
 
 def average_parameters(parameters: Any, *, comm: Communicator | None = None) -> None:
-    """Replace floating-point tensors by their average over all ranks. `parameters` as in `broadcast_parameters`."""
+    """Replace floating-point tensors by their average over all ranks.
+
+    `parameters`: a module (its parameters and buffers), a state dict, or pairs (name, tensor).
+    """
     found = [(name, t) for name, t in _tensors(parameters) if t.is_floating_point() or t.is_complex()]
     for name, tensor in found:
         _check(name, tensor)
@@ -105,7 +108,7 @@ class ModelAverager:
         self.steps = 0
 
     def step(self) -> bool:
-        """Count a step, and average the models if `every` or `warmup` says so. Returns whether they were averaged."""
+        """Count a training step, and average the models at every `every`-th one. Returns whether they were averaged."""
         self.steps += 1
         due = self.steps <= self._warmup or (self.steps - self._warmup) % self._every == 0
         if due:

@@ -37,7 +37,10 @@ _SHORTEST, _LONGEST = 0.0005, 0.02  # seconds between two reads
 
 
 class TorchStore:
-    """A `rendezvous.Store` over torch's `store`. `close` leaves `store` open. Values have at most `MOST` bytes."""
+    """This library's interface of a store, over torch's `store`.
+
+    `close` leaves torch's store open. Values have at most `MOST` bytes.
+    """
 
     def __init__(self, store: Any) -> None:
         self._store: Final = store

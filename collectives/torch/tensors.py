@@ -33,24 +33,30 @@ _RAW: Final[dict[int, Dtype]] = {
 
 
 class Written(NamedTuple):
-    """An array for a result, and the function that then copies the result to the tensor; None if not needed."""
+    """An array for a result, and the function that copies the result to the tensor afterwards; None if not needed."""
 
     array: Array
     finish: Finish
 
 
 def check(tensor: Any) -> None:
-    """TypeError if `tensor` could not be written, for any dtype."""
+    """TypeError if a collective could not write `tensor`, whatever its dtype."""
     _plain(tensor)
 
 
 def reading(tensor: Any, *, moved: bool = False) -> Array:
-    """The elements of `tensor`, in C order. `moved`: nothing is computed with them, so any dtype is accepted."""
+    """The elements of `tensor` as an array, in C order.
+
+    `moved`: the collective computes nothing with them, so any dtype is accepted.
+    """
     return _array(_compact(_plain(tensor)), moved)
 
 
 def writing(tensor: Any, *, moved: bool = False) -> Written:
-    """An array that an operation reads and overwrites: over the memory of `tensor`, or a copy of `tensor`."""
+    """An array that an operation reads and overwrites: over the memory of `tensor`, or a copy of `tensor`.
+
+    `moved`: the collective computes nothing with the elements, so any dtype is accepted.
+    """
     plain = _plain(tensor)
     if _direct(plain):
         return Written(_array(plain, moved), None)
@@ -63,7 +69,10 @@ def writing(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def filling(tensor: Any, *, moved: bool = False) -> Written:
-    """An array that an operation only overwrites: over the memory of `tensor`, or a new array of the same shape."""
+    """An array that an operation only overwrites: over the memory of `tensor`, or a new array of the same shape.
+
+    `moved`: the collective computes nothing with the elements, so any dtype is accepted.
+    """
     plain = _plain(tensor)
     if _direct(plain):
         return Written(_array(plain, moved), None)
@@ -78,7 +87,7 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
 def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
     """One array of these tensors, stacked; over their memory if that is consecutive, else a copy.
 
-    The tensors have one shape and dtype. `moved` as for `reading`.
+    The tensors have one shape and dtype. `moved`: the collective computes nothing, so any dtype is accepted.
     """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
@@ -86,7 +95,10 @@ def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
 
 
 def spread(tensors: Sequence[Any], *, moved: bool = False) -> Written:
-    """One array in which an operation stores the results for all these tensors, which have one shape and dtype."""
+    """One array in which an operation stores the results for all these tensors, which have one shape and dtype.
+
+    `moved`: the collective computes nothing with the elements, so any dtype is accepted.
+    """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
     if whole is not None:
@@ -126,7 +138,10 @@ def assign(tensor: Any, values: Any) -> None:
 
 
 def one(tensors: Any, what: str) -> Any:
-    """The only tensor of a list, or `tensors` itself if it is a tensor."""
+    """The only tensor of a list, or `tensors` itself if it is a tensor.
+
+    ValueError, which begins with `what`, for a list of several.
+    """
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
@@ -135,7 +150,7 @@ def one(tensors: Any, what: str) -> Any:
 
 
 def same(tensors: Sequence[Any]) -> bool:
-    """Whether all have one shape and dtype."""
+    """Whether all these tensors have the same shape and dtype."""
     first = tensors[0]
     return all(tensor.shape == first.shape and tensor.dtype == first.dtype for tensor in tensors)
 

@@ -29,7 +29,7 @@ class Started(Protocol):
 
 
 class Done(dist.Work):
-    """A work that was complete when the call returned."""
+    """The torch `Work` of an operation that was complete when the call returned."""
 
     def wait(self, timeout: Any = None) -> bool:
         return True
@@ -105,7 +105,7 @@ class Pending(dist.Work):
         return self._ended() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """The error, None if there is none."""
+        """The error with which the operation failed, None if there is none."""
         if not self._ended():
             return None
         try:

@@ -15,7 +15,10 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 
 class Reached(NamedTuple):
-    """The memory of an object. `changed`, if not None, has to be called to tell the object's library of a write."""
+    """The memory of an object, as an array.
+
+    `changed`, if not None, has to be called after a write: it tells the object's library.
+    """
 
     array: Array
     changed: Callable[[], None] | None = None

@@ -36,7 +36,10 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """Raises TypeError, with advice, unless `x` is a tensor whose values are numbers and exist now."""
+    """Raises TypeError, with advice, unless `x` is a tensor whose values are numbers and exist now.
+
+    `name`: what the error calls `x`.
+    """
     kind = type(x).__name__
     if kind in _INSTEAD:
         raise TypeError(f"{name} is a {kind}, which is no array: {_INSTEAD[kind].format(name=name)}")

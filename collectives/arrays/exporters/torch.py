@@ -52,7 +52,10 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """Raises TypeError, with advice, if `x` has no dense memory of its own, or is nested or quantized."""
+    """Raises TypeError, with advice, if `x` has no dense memory of its own, or is nested or quantized.
+
+    `name`: what the error calls `x`.
+    """
     torch = sys.modules["torch"]
     kind = type(x).__name__
     if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
@@ -72,7 +75,10 @@ def check(x: Any, name: str) -> None:
 
 
 def check_gradient(x: Any, name: str) -> None:
-    """Raises TypeError if `x` requires a gradient, because a communicator does not compute gradients."""
+    """Raises TypeError if `x` requires a gradient, because a communicator does not compute gradients.
+
+    `name`: what the error calls `x`.
+    """
     if x.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise TypeError(
             f"{name} requires a gradient, which a communicator does not compute: give {name}.detach(), or use "
@@ -81,7 +87,7 @@ def check_gradient(x: Any, name: str) -> None:
 
 
 def settled(x: Any) -> Any:
-    """`x`, or a copy of it with all lazy operations applied."""
+    """`x`, or a copy in which conjugation, negation and zeros that torch has put off are carried out."""
     if sys.modules["torch"]._is_zerotensor(x):
         return x.clone()
     return x.resolve_conj().resolve_neg()
@@ -90,8 +96,9 @@ def settled(x: Any) -> Any:
 def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
     """Returns an array over the memory of the tensor `x`; the array keeps `x` alive.
 
-    `x` is contiguous, has no autograd history, and no lazy operations (see `settled`). This function does not call
-    `x.numpy()`, because afterwards FullyShardedDataParallel could not resize the tensor any more.
+    `x` is contiguous, has no autograd history, and no operations that torch has put off (see `settled`). This function
+    does not call `x.numpy()`, because afterwards FullyShardedDataParallel could not resize the tensor any more. `name`:
+    what errors call `x`.
     """
     shape = tuple(x.shape)
     if not x.numel():
@@ -128,7 +135,8 @@ def is_shared(base: object) -> bool:
 def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:
     """Returns NumPy's dtype for the elements of the tensor `x`. Raises TypeError if there is none.
 
-    `moved`: the collective only moves the elements, so for one-byte types that NumPy lacks, the dtype is uint8.
+    `moved`: the collective only moves the elements, so for one-byte types that NumPy lacks, the dtype is uint8. `name`:
+    what the error calls `x`.
     """
     found = table().get(x.dtype)
     if found is not None:

@@ -62,8 +62,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
 
     `comm`: None uses the communicator that `collectives.init` has made; if there is none, `init` opens one of all
     ranks. With a list of rank numbers, only these ranks form the communicator, but all ranks have to call `init`. A
-    collectives.Communicator is used as it is. `process_sets`: sets of ranks to register; "dynamic" has no effect,
-    since sets can always be registered later.
+    collectives.Communicator is used as it is. `process_sets`: sets of ranks to register, as `add_process_set` does;
+    "dynamic" has no effect, since sets can always be registered later.
 
     If `init` raises an error, it registers no set, and closes the communicators that it opened.
     """
@@ -85,7 +85,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
 
 
 def shutdown() -> None:
-    """Close the communicators that `init` opened. Operations in which other ranks wait for this rank fail."""
+    """Close the communicators that `init` opened. Operations of other ranks that wait for this rank then fail."""
     forget_all()
     world.end()
 
@@ -142,7 +142,7 @@ def mpi_built() -> bool:
 
 
 def mpi_threads_supported() -> NoReturn:
-    """ValueError, as Horovod raises where MPI is not in use."""
+    """Raises ValueError, as Horovod does where MPI is not in use."""
     raise ValueError(
         "MPI is not in use, whatever started the ranks: mpi4py in the same script may be used from any thread that it "
         "allows by itself"

@@ -30,7 +30,7 @@ class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallbac
         self._local.add(*(local_variables or ()))
 
     def register_local_var(self, var: Any) -> None:
-        """Leave this variable as it is on each rank."""
+        """Do not broadcast this variable: leave it as it is on each rank."""
         self._local.add(var)
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -29,6 +29,7 @@ def allreduce(
     """The reduction of all ranks' values, by Average if neither `op` nor `average` is given.
 
     Values must have the same shape and dtype on all ranks. The average of integers is rounded towards 0.
+    `prescale_factor` and `postscale_factor` multiply values before and after the reduction.
     """
     return _reduced("allreduce", value, op_name(op, average), prescale_factor, postscale_factor, compression)
 

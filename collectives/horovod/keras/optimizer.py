@@ -40,7 +40,8 @@ def DistributedOptimizer(
 
     Saving a model stores the plain optimizer, without these arguments. `gradient_predivide_factor` is checked, but has
     no effect: in Horovod it avoids overflow of averages, and here averages cannot overflow. Gradients of
-    `backward_passes_per_step` passes are summed, or averaged if `average_aggregated_gradients` is True.
+    `backward_passes_per_step` passes are summed, or averaged if `average_aggregated_gradients` is True. The other
+    arguments are Horovod's; docs/horovod.md lists those with another effect here.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)
@@ -89,7 +90,10 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedOptimizer`, but `local_layers`' gradients are not exchanged. The layers must be built."""
+    """`DistributedOptimizer`, but `local_layers`' gradients are not exchanged. The layers must be built.
+
+    The other arguments are Horovod's; docs/horovod.md lists those with another effect here.
+    """
     made = DistributedOptimizer(
         optimizer,
         name,
@@ -116,7 +120,10 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Load a model and make its optimizer distributed. ValueError if there is no optimizer, or for `legacy_opts`."""
+    """Load a model and make its optimizer distributed.
+
+    The arguments are those of Horovod's `load_model`. ValueError if there is no optimizer, or if `legacy_opts` is set.
+    """
     if legacy_opts:
         raise ValueError("Keras 3 has no legacy optimizers: save the model with one of keras.optimizers")
     known = {cls.__name__: cls for cls in custom_optimizers or ()}

@@ -37,7 +37,10 @@ def broadcast_variables(
 def broadcast_(
     variables: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """`broadcast_variables`, but returns the variables; in a graph of TensorFlow 1, tensors of their new values."""
+    """Set every rank's variables to the root's values, as `broadcast_variables` does, and return the variables.
+
+    In a graph of TensorFlow 1, returns tensors of their new values.
+    """
     found = list(variables)
     done = broadcast_variables(found, root_rank, process_set)
     if done is None:
@@ -82,7 +85,10 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object, on every rank. See `collectives.tensorflow.broadcast_object` for supported types."""
+    """The root's object, on every rank. See `collectives.tensorflow.broadcast_object` for supported types.
+
+    `session` has no effect.
+    """
     hint(session is not None, _NO_SESSIONS)
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
@@ -101,7 +107,10 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Every rank's object, in rank order. See `collectives.tensorflow.broadcast_object` for supported types."""
+    """Every rank's object, in rank order. See `collectives.tensorflow.broadcast_object` for supported types.
+
+    `session` has no effect.
+    """
     hint(session is not None, _NO_SESSIONS)
     return objects.allgather_object(obj, name, process_set)
 
@@ -126,5 +135,5 @@ def local_size_op(name: str | None = None) -> Any:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """1 if this rank is in that set, else 0."""
+    """1 if this rank is in the process set with that number, else 0."""
     return tf.constant(int(bool(process_sets.of(process_set_id).included())), tf.int32, name=name or "included")

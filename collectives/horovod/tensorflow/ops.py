@@ -40,7 +40,8 @@ def allreduce(
     """The reduction of all ranks' tensors, or tf.IndexedSlices, by Average if neither `op` nor `average` is given.
 
     Tensors must have the same shape and dtype on all ranks. The average of integers is rounded towards 0. `name`
-    appears in error messages.
+    appears in error messages. `prescale_factor` and `postscale_factor` multiply tensors before and after the reduction.
+    `process_set`: the ranks that take part.
     """
     check_devices(device_dense, device_sparse)
     chosen = op_name(op, average)
@@ -121,7 +122,8 @@ def reducescatter(
 ) -> Any:
     """This rank's rows of the reduction of all ranks' tensors.
 
-    If the number of rows is not a multiple of the number of ranks, the first ranks get one row more.
+    If the number of rows is not a multiple of the number of ranks, the first ranks get one row more. `prescale_factor`
+    and `postscale_factor` multiply tensors before and after the reduction. `process_set`: the ranks that take part.
     """
     check_devices(device_dense)
     comm, chosen = process_set.group(), op_name(op)

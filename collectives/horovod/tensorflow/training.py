@@ -46,7 +46,7 @@ class _Tape(hooks.DistributedGradientTape):
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        """Two lists of (variable, gradient) pairs: one for local sources, and one for all other sources."""
+        """Two lists of pairs (variable, gradient): for local sources, which are not exchanged, and for the others."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients), strict=True))
         local = [pair for pair in pairs if pair[0] in self.local]
         return local, [pair for pair in pairs if pair[0] not in self.local]
@@ -67,7 +67,8 @@ def DistributedGradientTape(
 ) -> Any:
     """Returns a tape around `gradtape`, whose `gradient` combines the gradients of all ranks.
 
-    DesyncError on all ranks if a gradient is None on some ranks only, or if its shape or dtype differs between ranks.
+    The other arguments are Horovod's; docs/horovod.md lists those with another effect here. DesyncError on all ranks if
+    a gradient is None on some ranks only, or if its shape or dtype differs between ranks.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)
@@ -105,7 +106,10 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedGradientTape`, but gradients of the weights of `local_layers` (Keras layers) are not exchanged."""
+    """`DistributedGradientTape`, but gradients of the weights of `local_layers` (Keras layers) are not exchanged.
+
+    The other arguments are Horovod's; docs/horovod.md lists those with another effect here.
+    """
     tape = DistributedGradientTape(
         gradtape,
         device_dense,
@@ -142,7 +146,8 @@ def DistributedOptimizer(
 ) -> Any:
     """Make a Keras optimizer combine all ranks' gradients, and return it.
 
-    NotImplementedError for an optimizer of TensorFlow 1.
+    The other arguments are Horovod's; docs/horovod.md lists those with another effect here. NotImplementedError for an
+    optimizer of TensorFlow 1.
     """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise NotImplementedError(

@@ -163,7 +163,10 @@ def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
 
 
 def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:
-    """The ops in `hows`, sorted, each with the indices of its tensors in `hows`. Averages of integers use op "sum"."""
+    """The ops in `hows`, sorted, each with the indices of the reductions in `hows` that use it.
+
+    Averages of integers use op "sum".
+    """
     ops = sorted({how.op for how in hows})
     return [(op, [i for i, how in enumerate(hows) if how.op == op]) for op in ops]
 
@@ -177,7 +180,7 @@ def sparse_allreduce_async(
 ) -> Callable[[], Any]:
     """Start an allreduce of a sparse tensor, by gathering all ranks' rows, and return a handle.
 
-    As in Horovod, the handle is a function: calling it waits for the rows and returns the reduced tensor.
+    As in Horovod, the handle is a function: a call of it waits for the rows and returns the reduced tensor.
     """
     average = training_op(op) == "average"
     comm = process_set.group()

@@ -38,7 +38,7 @@ _world: list[weakref.ref[Communicator]] = []  # at most one: the communicator of
 
 
 class Announcement:
-    """An announcement in progress. `_works` has the handles of its allgathers, none if no announcement is needed."""
+    """A message in progress that tells ranks which have called `join` of a coming call, so that they take part."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
@@ -47,15 +47,15 @@ class Announcement:
         return all(work.done() for work in self._works)
 
     def wait(self) -> list[int]:
-        """The ranks that have joined."""
+        """Wait until all ranks know of the coming call; returns the ranks that have called `join`."""
         found = [work.result() for work in self._works]
         return np.flatnonzero(found[0][:, 0] == _JOINED).tolist() if found else []
 
 
 def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> Announcement:
-    """Announce an allreduce of `tensors`, before it is called.
+    """Tell the ranks that have called `hvd.join` that an allreduce of `tensors` follows; returns an `Announcement`.
 
-    DesyncError on every rank if `op` is not a sum or average and a rank has joined: its zeros would change the
+    DesyncError on every rank if `op` is not a sum or average and a rank has called `join`: its zeros would change the
     result.
     """
     op = op_name(op)
@@ -68,7 +68,7 @@ def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any])
 
 
 def register(optimizer: Any, process_set: ProcessSet) -> None:
-    """Make an optimizer of collectives.torch announce its steps."""
+    """Make an optimizer of collectives.torch tell the ranks that have called `hvd.join` of each step."""
     if process_set is not global_process_set:
         return
     comm = process_set.group()
@@ -175,7 +175,7 @@ def _cannot(op: str, joined: list[int]) -> str:
 
 
 def announced(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> list[Any]:
-    """Announce one allreduce of all `tensors` to the ranks that have joined, and run it. Returns new tensors."""
+    """Run an allreduce of `tensors`, in which ranks that have called `hvd.join` take part. Returns new tensors."""
     telling = announce_allreduce(process_set, op, tensors)
     found = grouped_allreduce(tensors, op, comm=process_set.group())
     telling.wait()

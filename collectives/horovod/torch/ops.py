@@ -34,8 +34,9 @@ def allreduce(
 ) -> Any:
     """The reduction of all ranks' tensors, as a new tensor; by Average if neither `op` nor `average` is given.
 
-    Tensors must have the same shape and dtype on all ranks. The average of integers is rounded towards 0. The result
-    is differentiable for Average and Sum.
+    Tensors must have the same shape and dtype on all ranks. The average of integers is rounded towards 0. The result is
+    differentiable for Average and Sum. `prescale_factor` and `postscale_factor` multiply tensors before and after the
+    reduction. `process_set`: the ranks that take part.
     """
     chosen = op_name(op, average)
     return _reduced([tensor], chosen, compression, prescale_factor, postscale_factor, process_set)[0]
@@ -153,7 +154,11 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduced tensor; if the rows do not divide evenly, the first ranks get one row more."""
+    """This rank's rows of the reduced tensor; if the rows do not divide evenly, the first ranks get one row more.
+
+    `prescale_factor` and `postscale_factor` multiply tensors before and after the reduction. `process_set`: the ranks
+    that take part.
+    """
     comm, chosen = process_set.group(), op_name(op)
     is_custom(compression)  # raises if it is no compressor
     sent, context = compression.compress(gradient_times(tensor, comm.size))

@@ -40,7 +40,7 @@ class Reduction(NamedTuple):
 
 
 def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> Reduction:
-    """How to reduce tensors of `tensor`'s dtype on `size` ranks, with the factors `before` and `after` the op.
+    """How to reduce tensors with the dtype of `tensor` on `size` ranks, multiplied by `before` and `after` the op.
 
     TypeError if `tensor` is no tensor, or has dtype bool and a factor is not 1.
     """
@@ -54,7 +54,7 @@ def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> R
 
 
 def check_tensor(tensor: Any) -> Any:
-    """The argument. TypeError if it is not a tensor."""
+    """Returns `tensor`. TypeError if it is not a PyTorch tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
     return tensor

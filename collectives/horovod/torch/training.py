@@ -34,7 +34,8 @@ def DistributedOptimizer(
     """An optimizer of `optimizer`'s class, whose `step` first waits until gradients are reduced over all ranks.
 
     Gradients are exchanged during backpropagation. To clip gradients, call `synchronize()`, which waits for the
-    exchange. Then clip, and make the step: `with optimizer.skip_synchronize(): optimizer.step()`.
+    exchange. Then clip, and make the step: `with optimizer.skip_synchronize(): optimizer.step()`. The other arguments
+    are Horovod's; docs/horovod.md lists those with another effect here.
     """
     check_groups(num_groups, groups)
     factors = predivided(op, gradient_predivide_factor)

@@ -36,23 +36,23 @@ class Options:
 
 
 class Accumulate(Protocol):
-    """A function to call with the gradients of each backward pass, which makes a step only at every k-th pass.
+    """A function to call with the gradients of each backward pass, which calls `step` only at every k-th pass.
 
-    At this pass, it calls `step` with the mean gradients of the last k passes; `Backend.accumulate` sets k.
+    `step` gets the mean gradients of the last k passes. `Backend.accumulate` sets k.
     """
 
     def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None: ...
 
 
 class Backend(Protocol):
-    """The functions of a backend's module."""
+    """The functions that the module for each backend of Keras (TensorFlow, PyTorch, JAX) has."""
 
     NOT_COMPILED: str  # error text if models with a compiled step (jit_compile) are unsupported; "" if supported
 
     def exchange(self, comm: Communicator, options: Options) -> Exchange: ...
 
     def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
-        """A context in which an error of the exchange `found` inside a compiled step is raised with its own type.
+        """A context in which an error of the gradient exchange `found` in a compiled step is raised with its own type.
 
         Outside this context, a framework may raise an error of its own type instead.
         """
@@ -67,12 +67,12 @@ class Backend(Protocol):
         """The sum of `tensor` over all ranks; in backpropagation, all ranks' gradients of it are summed too."""
 
     def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-        """A context: operations traced in it run only after the exchange that returns `gradients` has begun."""
+        """A context: operations traced in it run only after the exchange with the results `gradients` has begun."""
 
     def unconverted(self, function: F) -> F:
         """`function`, marked so that the framework does not rewrite its code for tracing."""
 
 
 def current() -> Backend:
-    """The module here for the backend that Keras uses. NotImplementedError for an unsupported backend."""
+    """The module of this package for the backend that Keras uses. NotImplementedError for an unsupported backend."""
     return cast(Backend, importlib.import_module(f"{__name__}.{backend()}"))

@@ -37,14 +37,14 @@ class HostExchange:
         self.error: BaseException | None = None
 
     def prepare(self, entries: Sequence[Entry]) -> Plan:
-        """The plan to exchange the gradients that `entries` describe.
+        """The plan by which ranks exchange the gradients that `entries` describe.
 
         TypeError or ValueError if a gradient does not fit the options.
         """
         return plan(self._rules, tuple(entries), self._comm.size)
 
     def filled(self, gradient: Any, variable: Any, zeros: Callable[[Any], Any]) -> Any:
-        """`gradient`; but if it is None and the option `missing` is "zero", `zeros(variable)`."""
+        """Returns `gradient`; but if it is None and the option `missing` is "zero", returns `zeros(variable)`."""
         if gradient is not None or self._options.missing != "zero":
             return gradient
         if variable is None:
@@ -93,7 +93,7 @@ class HostExchange:
 
 
 def entry(name: str, dtype: Any, shape: Sequence[int]) -> Entry:
-    """The entry of a dense gradient."""
+    """The entry of a plan for a dense gradient of this name, dtype and shape."""
     return Entry(name, "dense", str(dtype_of(dtype)), tuple(map(int, shape)))
 
 

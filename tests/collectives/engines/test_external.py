@@ -378,7 +378,7 @@ def test_it_gets_device_arrays_as_they_are(monkeypatch: pytest.MonkeyPatch) -> N
         x = StandInCupy(np.ones((2, 3), np.float32))
         assert comm.allreduce(x) is x
         with pytest.raises(AssertionError, match="before an engine was chosen"):
-            comm.allgather(x)  # which the native engine runs
+            comm.allgather(x)  # which the C++ engine runs
     ((call, memory),) = spoiled.seen
     assert memory.kind == "cuda" and call == engines.Collective("allreduce", "float32", (2, 3), "sum")
 
