@@ -255,6 +255,36 @@ class Group:
     def close(self) -> None:
         """Close links, threads and memory; idempotent; peers see this rank as gone."""
 
+def why_no_cuda() -> str | None:
+    """Why this process has no NVIDIA driver, or one that is too old; None if it has one. Does not initialise it."""
+
+def cuda_driver() -> tuple[str, int]:
+    """The file of the driver's library, and the newest version of CUDA that it supports, 13000 for example.
+
+    "" and 0 without a driver. Does not initialise it."""
+
+class CudaDevice:
+    """A CUDA device that is visible to this process."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uuid(self) -> str:
+        """32 hexadecimal digits, the same in every process."""
+    @property
+    def multiprocessors(self) -> int: ...
+    @property
+    def capability(self) -> int:
+        """90 for compute capability 9.0."""
+
+def cuda_devices() -> list[CudaDevice]:
+    """The devices that are visible to this process. Initialises the driver. TransportUnavailable without a driver."""
+
+def cuda_memory(address: int) -> tuple[str, int]:
+    """("cuda", device) for an address in a device's memory, else ("host", -1 or the device that can reach it)."""
+
 class Latch:
     """A lock that never waits and can be shut for good. The GIL protects it, so it costs almost nothing."""
 

@@ -42,7 +42,7 @@ TOP: Final = ("native", "transports", "rendezvous", "bench")
 # Of C++: folders of native/src, lowest first.
 NATIVE: Final = (
     {"base"},
-    {"reduce"},
+    {"reduce", "cuda"},
     {"link"},
     {"engine"},
     {"schedule"},

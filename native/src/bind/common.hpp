@@ -55,6 +55,8 @@ void add_programs(nanobind::module_& module);
 void add_groups(nanobind::module_& module);
 // Adds Latch and Repeater.
 void add_repeaters(nanobind::module_& module);
+// Adds what concerns CUDA devices.
+void add_devices(nanobind::module_& module);
 // Adds Plan.
 void add_plans(nanobind::module_& module);
 

@@ -228,6 +228,7 @@ NB_MODULE(_engine, module) {
 
     add_programs(module);
     add_groups(module);
+    add_devices(module);
     add_repeaters(module);
     add_plans(module);
 }

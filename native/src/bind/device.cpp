@@ -1,0 +1,62 @@
+// CUDA devices: the driver, the devices of this process, and what the driver knows about an address.
+#include "cuda/device.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "bind/common.hpp"
+#include "cuda/driver.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace collectives {
+
+namespace {
+
+std::optional<std::string> why_no_cuda() {
+    const std::string& why = cuda::why_no_driver();
+    return why.empty() ? std::nullopt : std::optional(why);
+}
+
+std::vector<cuda::Device> cuda_devices() {
+    const nb::gil_scoped_release nogil;  // the first call initialises the driver
+    return cuda::devices();
+}
+
+std::pair<std::string, int> cuda_memory(std::uint64_t address) {
+    const cuda::Place place = cuda::place_of(address);
+    switch (place.type) {
+        case cuda::MemoryType::device:
+        case cuda::MemoryType::unified:
+        case cuda::MemoryType::array:
+            return {"cuda", place.device};
+        case cuda::MemoryType::host:
+            return {place.is_managed ? "cuda" : "host", place.device};
+        case cuda::MemoryType::unknown:
+            break;
+    }
+    return {"host", -1};
+}
+
+}  // namespace
+
+void add_devices(nb::module_& module) {
+    module.def("why_no_cuda", &why_no_cuda);
+    module.def("cuda_driver", [] { return std::pair(cuda::driver_file(), cuda::driver_version()); });
+    nb::class_<cuda::Device>(module, "CudaDevice")
+        .def_ro("number", &cuda::Device::number)
+        .def_ro("name", &cuda::Device::name)
+        .def_ro("uuid", &cuda::Device::uuid)
+        .def_ro("multiprocessors", &cuda::Device::multiprocessors)
+        .def_ro("capability", &cuda::Device::capability);
+    module.def("cuda_devices", &cuda_devices);
+    module.def("cuda_memory", &cuda_memory, "address"_a);
+}
+
+}  // namespace collectives

@@ -1,0 +1,26 @@
+#include "cuda/registered.hpp"
+
+#include "cuda/driver.hpp"
+
+namespace collectives::cuda {
+
+RegisteredMemory::RegisteredMemory(std::shared_ptr<const PrimaryContext> context, void* data,
+                                   std::size_t bytes)
+    : context_(std::move(context)), data_(data) {
+    const Api& api = driver();
+    const Current current(*context_);
+    check(api.host_register(data, bytes, register_portable | register_device_map), "cuMemHostRegister",
+          context_->device());
+    const Result result = api.host_get_device_pointer(&on_device_, data, 0);
+    if (result != success) {
+        api.host_unregister(data);
+        throw_failure(result, "cuMemHostGetDevicePointer", context_->device());
+    }
+}
+
+RegisteredMemory::~RegisteredMemory() {
+    const Current current(*context_);
+    driver().host_unregister(data_);
+}
+
+}  // namespace collectives::cuda
