@@ -132,6 +132,15 @@ def why_no_room(transport: str, ranks: int, segment: int = 0) -> str | None:
 
     `segment` is that of Group. TransportUnavailable if the engine has no links of that transport."""
 
+class StreamTicket:
+    """An operation that is ordered by a stream."""
+
+    def done(self) -> bool:
+        """Whether the stream has passed the operation, or the operation has failed."""
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait on the host until it is done, None: until its deadline; raise its error. OpTimeout after `timeout`."""
+
 class Job:
     """The common part of the communicator of one `init` and all communicators made from it: their control thread.
 
@@ -220,6 +229,33 @@ class Group:
         Ranks agree on the call by running `agreement`, a barrier with the fingerprint of that operation. `engine`: the
         name of the engine in records. After `timeout` the code has 10 s more to report the cause."""
 
+    def join_nccl(self, library: NcclLibrary, id: bytes, device: int, max_ctas: int, timeout: float) -> None:
+        """Make NCCL's communicator of this group, together with all other ranks, with the `id` of one of them.
+
+        `max_ctas`: the number of thread blocks that NCCL may use, 0 for its own choice. An error breaks the group:
+        OpTimeout, PeerLost, Aborted if NCCL fails."""
+
+    def issue_nccl(
+        self,
+        operation: Operation,
+        inp: int,
+        out: int,
+        count: int,
+        dtype: int,
+        unit: int,
+        op: int,
+        root: int,
+        stream: int,
+        producer: int | None,
+        timeout: float,
+    ) -> StreamTicket:
+        """Issue a collective on device memory, after `join_nccl`; returns when it is in `stream`.
+
+        `operation` describes the call, by which ranks compare their calls; it is not run. `inp`, `out`: addresses, 0
+        if this rank has none. `count`: the elements in each rank's part; for allreduce, reduce and broadcast in the
+        whole array. `unit`: bytes of an element. `producer`: the stream in which the input was written, if it is
+        another one. ValueError for memory or a stream that is not the device's; other errors break the group."""
+
     def empty(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """Uninitialised memory that peers on this host can read directly, as a uint8 array, 64-byte aligned.
 
@@ -284,6 +320,32 @@ def cuda_devices() -> list[CudaDevice]:
 
 def cuda_memory(address: int) -> tuple[str, int]:
     """("cuda", device) for an address in a device's memory, else ("host", -1 or the device that can reach it)."""
+
+class NcclLibrary:
+    """The NCCL of this process, made by `load_nccl`."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def version(self) -> int:
+        """23203 for 2.32.3."""
+    @property
+    def features(self) -> list[str]:
+        """The functions that it has, of those that only some versions have."""
+
+    def unique_id(self) -> bytes:
+        """An id, of 128 bytes, by which the ranks of one communicator of NCCL meet. Aborted if NCCL fails."""
+
+def loaded_nccl() -> str:
+    """The path of the libnccl that this process has loaded, "" if none. ConfigMismatch if there are several."""
+
+def load_nccl(path: str) -> NcclLibrary:
+    """Load the libnccl at this absolute path, or return it if it is loaded; a process uses only one.
+
+    TransportUnavailable if it cannot be used; ConfigMismatch if another libnccl is loaded in this process."""
+
+def why_nccl_does_not_reduce(dtype: int, op: int) -> str | None:
+    """The reason why NCCL has no such reduction; None if it has."""
 
 class Latch:
     """A lock that never waits and can be shut for good. The GIL protects it, so it costs almost nothing."""

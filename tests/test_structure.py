@@ -46,7 +46,7 @@ NATIVE: Final = (
     {"link"},
     {"engine"},
     {"schedule"},
-    {"tcp", "inproc", "shm", "core"},
+    {"tcp", "inproc", "shm", "nccl", "core"},
     {"bind"},
 )
 # They register themselves: nothing but CMakeLists.txt names them.

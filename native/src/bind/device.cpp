@@ -1,4 +1,4 @@
-// CUDA devices: the driver, the devices of this process, and what the driver knows about an address.
+// CUDA devices, what the driver knows about an address, and the NCCL of this process.
 #include "cuda/device.hpp"
 
 #include <nanobind/nanobind.h>
@@ -11,6 +11,8 @@
 
 #include "bind/common.hpp"
 #include "cuda/driver.hpp"
+#include "nccl/collective.hpp"
+#include "nccl/library.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -44,6 +46,22 @@ std::pair<std::string, int> cuda_memory(std::uint64_t address) {
     return {"host", -1};
 }
 
+nb::bytes unique_id(const nccl::Library& library) {
+    nccl::UniqueId id{};
+    {
+        const nb::gil_scoped_release nogil;  // the first call reads the machine's topology
+        library.check(library.api().get_unique_id(&id), "ncclGetUniqueId");
+    }
+    return nb::bytes(id.internal, sizeof(id.internal));
+}
+
+std::optional<std::string> why_nccl_does_not_reduce(unsigned dtype, unsigned op) {
+    if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
+    nccl::Elements elements;
+    const char* const why = nccl::why_not_reduced(static_cast<DType>(dtype), static_cast<Op>(op), elements);
+    return why == nullptr ? std::nullopt : std::optional<std::string>(why);
+}
+
 }  // namespace
 
 void add_devices(nb::module_& module) {
@@ -57,6 +75,21 @@ void add_devices(nb::module_& module) {
         .def_ro("capability", &cuda::Device::capability);
     module.def("cuda_devices", &cuda_devices);
     module.def("cuda_memory", &cuda_memory, "address"_a);
+
+    nb::class_<nccl::Library>(module, "NcclLibrary")
+        .def_prop_ro("path", &nccl::Library::path)
+        .def_prop_ro("version", &nccl::Library::version)
+        .def_prop_ro("features", &nccl::Library::features)
+        .def("unique_id", &unique_id);
+    module.def("loaded_nccl", &nccl::loaded_file);
+    module.def(
+        "load_nccl",
+        [](const std::string& path) {
+            const nb::gil_scoped_release nogil;  // it is a large file
+            return &nccl::Library::load(path);
+        },
+        "path"_a, nb::rv_policy::reference);
+    module.def("why_nccl_does_not_reduce", &why_nccl_does_not_reduce, "dtype"_a, "op"_a);
 }
 
 }  // namespace collectives

@@ -45,6 +45,9 @@ class Executor {
     // One of the links goes to another machine.
     void use_network() { backoff_.expect_network(); }
 
+    // Publish that this rank begins that call. Throws if a peer has found that ranks called different
+    // operations.
+    void publish(const Request& request);
     // Start an operation, which completes after all earlier ones. The result is valid until `retire`.
     InFlight& add(const Request& request);
     // For each engine, whether it runs such an operation.
@@ -121,9 +124,6 @@ class Executor {
     // Receive what peers sent before they ended. Returns whether the oldest operation still waits for `peer`
     // (-1: for anyone).
     bool still_waits_for(int peer);
-    // Publish that this rank begins that call. Throws if a peer has found that ranks called different
-    // operations.
-    void publish(const Request& request);
     void throw_if_accused(const Request& request) const;
     // Throws if the oldest operation waits for a rank that is in another operation.
     void look_for_other_calls();

@@ -61,9 +61,10 @@ void Group::throw_if_unusable(const Operation* operation) {
     throw *broken_;
 }
 
-std::uint64_t Group::first_incomplete() const {
+std::uint64_t Group::first_incomplete() {
     const bool some = executor_.under_way() > 0 && !executor_.oldest().request().call.is_message();
-    return some ? executor_.oldest().request().call.sequence : sequence_;
+    const std::uint64_t on_host = some ? executor_.oldest().request().call.sequence : sequence_;
+    return std::min(on_host, streams_.oldest().value_or(sequence_));
 }
 
 void Group::break_with(const Error& cause) {
@@ -310,7 +311,9 @@ void Group::close() {
         queued_.notify_all();
     }
     if (progress_.joinable()) progress_.join();
+    streams_.close();
     const std::lock_guard lock(running_);
+    streams_.write_records();
     closed_ = true;
     links_.close();
     executor_.close();

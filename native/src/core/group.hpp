@@ -3,7 +3,8 @@
 // Invariant: one thread at a time drives operations: the calling thread if nothing is in progress, else the
 // progress thread. Operations complete in the order in which they were started. The first error of an
 // operation breaks the group: links are shut down so that peers notice, and every later operation throws this
-// error. No member here uses Python.
+// error. Operations on device memory are issued in this order, too, and complete when their streams have
+// passed them. No member here uses Python.
 #pragma once
 
 #include <array>
@@ -22,7 +23,9 @@
 #include "core/executor.hpp"
 #include "core/health.hpp"
 #include "core/links.hpp"
+#include "core/stream_watch.hpp"
 #include "engine/generalized.hpp"
+#include "engine/stream_engine.hpp"
 #include "schedule/program.hpp"
 
 namespace collectives {
@@ -70,6 +73,9 @@ class Group {
     Group& operator=(const Group&) = delete;
     ~Group() { close(); }
 
+    int rank() const { return identity_.rank; }
+    int size() const { return identity_.size; }
+
     // Listeners, routes and links.
     Links& links() { return links_; }
     // The objects that transports and engines share; empty after `close`.
@@ -88,6 +94,20 @@ class Group {
     // check by running `agreement`.
     std::shared_ptr<Work> start_generalized(std::shared_ptr<const Operation> agreement, std::byte* in,
                                             std::byte* out, double timeout, const std::string& engine);
+
+    // Makes an engine together with all other ranks. `patience` is called again and again meanwhile, and
+    // throws the Error for which this rank gives up.
+    using MakeStreamEngine =
+        std::function<std::shared_ptr<StreamEngine>(const std::function<void()>& patience)>;
+    // Make the engine of the operations on device memory. An error breaks the group.
+    void join(const MakeStreamEngine& make, double timeout, const Interrupted& interrupted);
+    // Issue an operation on device memory, after the operations in the background. Returns when it is in its
+    // stream. `operation` describes the call, which other ranks make, too.
+    std::shared_ptr<StreamWork> issue(const Operation& operation, std::unique_ptr<StreamTask> task,
+                                      double timeout, const Interrupted& interrupted);
+    bool done(const StreamWork& work) const { return streams_.is_done(work); }
+    bool wait(const StreamWork& work, double timeout, const Interrupted& interrupted);
+
     bool done(const Work& work);
     // False if it is not done after `timeout`. Throws the operation's error.
     bool wait(const Work& work, double timeout, const Interrupted& interrupted);
@@ -130,9 +150,16 @@ class Group {
     // begins.
     void throw_if_unusable(const Operation* operation = nullptr);
     // The sequence number of the first collective that this rank has not completed.
-    std::uint64_t first_incomplete() const;
+    std::uint64_t first_incomplete();
 
     std::shared_ptr<Work> start(std::shared_ptr<Work> work);
+
+    // --- operations on device memory
+    StreamWatch::Owner stream_owner();
+    // Why that operation, the oldest that is not complete, ends now. The watching thread asks.
+    std::optional<Error> why_ended(StreamWork& work);
+    // Locks `running_` when all operations that were started before have got their sequence numbers.
+    std::unique_lock<std::mutex> lock_in_order(const Interrupted& interrupted);
 
     // --- the progress thread
     using Works = std::list<std::shared_ptr<Work>>;  // takes no memory where there are none
@@ -172,13 +199,15 @@ class Group {
     std::mutex queue_;
     std::condition_variable queued_;
     std::condition_variable finished_;
-    Works works_;                    // operations that the progress thread has not started
-    std::atomic<bool> busy_{false};  // there are some, or the progress thread runs some
+    Works works_;                         // operations that the progress thread has not started
+    std::atomic<bool> busy_{false};       // there are some, or the progress thread runs some
+    std::shared_ptr<Work> last_started_;  // null if it was the first
     bool stop_ = false;
     bool serving_ = false;  // the progress thread is running
     std::thread progress_;
 
-    Links links_;  // the last member, because the control thread calls the members above
+    Links links_;  // after all members that the control thread calls
+    StreamWatch streams_{stream_owner(), recorder_, running_};  // uses all others
 };
 
 }  // namespace collectives

@@ -41,6 +41,7 @@ std::shared_ptr<Work> Group::start(std::shared_ptr<Work> work) {
     const std::lock_guard lock(queue_);
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
     works_.push_back(work);
+    last_started_ = work;
     if (!serving_) {
         if (progress_.joinable()) progress_.join();  // it has ended after `idle_time`
         serving_ = true;

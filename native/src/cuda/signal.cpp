@@ -53,6 +53,8 @@ void Signal::set_by(StreamHandle stream) {
     }
 }
 
+Signals::Signals(std::shared_ptr<const PrimaryContext> context) : context_(std::move(context)) {}
+
 Signals::~Signals() {
     const bool all_written = std::ranges::all_of(
         pending_, [](const Word& word) { return word.word->load(std::memory_order_acquire) == word.last; });

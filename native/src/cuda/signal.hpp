@@ -45,7 +45,7 @@ class Signal {
 
 class Signals : public std::enable_shared_from_this<Signals> {
   public:
-    explicit Signals(std::shared_ptr<const PrimaryContext> context) : context_(std::move(context)) {}
+    explicit Signals(std::shared_ptr<const PrimaryContext> context);
     Signals(const Signals&) = delete;
     Signals& operator=(const Signals&) = delete;
     ~Signals();

@@ -1,0 +1,117 @@
+// The stream-ordered operations of one communicator that are not complete, and the thread that watches them.
+//
+// Invariant: an operation is watched from before it is issued until it is over, so a rank that cannot go on
+// while it issues one is freed like a stream that cannot. The thread exists only while there is something to
+// watch. The first reason to end one operation ends all of them, and nobody is told before the engine has
+// nothing on the device any more.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "core/recorder.hpp"
+#include "core/vigil.hpp"
+#include "engine/stream_engine.hpp"
+
+namespace collectives {
+
+// One operation that is ordered by a stream.
+struct StreamWork {
+    Call call;
+    std::uint32_t fingerprint = 0;
+    std::uint64_t record = 0;
+    const char* engine = nullptr;
+    std::unique_ptr<StreamTask> task;
+    double timeout = 0;  // seconds, from `began` on
+    Clock::time_point began = Clock::now();
+    std::optional<Vigil> vigil;  // since it is the oldest; used by the watching thread alone
+
+    std::atomic<bool> is_issued{false};
+    std::optional<Error> error;  // unchanged once `has_failed` is set
+    std::atomic<bool> has_failed{false};
+
+    bool is_complete() const { return is_issued.load(std::memory_order_acquire) && task->complete(); }
+};
+
+class StreamWatch {
+  public:
+    // What the watching thread asks its communicator, and tells it.
+    struct Owner {
+        // Why this operation, the oldest that is not complete, has to end now; nothing if it goes on.
+        std::function<std::optional<Error>(StreamWork&)> why_ended;
+        // The communicator cannot be used any more. Returns false if it cannot take that now.
+        std::function<bool(const Error&)> break_with;
+        // The same, in a way that always works, but may not reach other ranks.
+        std::function<void(const Error&)> condemn;
+    };
+
+    // `running` protects the recorder.
+    StreamWatch(Owner owner, Recorder& recorder, std::mutex& running)
+        : owner_(std::move(owner)), recorder_(recorder), running_(running) {}
+    StreamWatch(const StreamWatch&) = delete;
+    StreamWatch& operator=(const StreamWatch&) = delete;
+    ~StreamWatch() { close(); }
+
+    // --- with `running` held
+    void use(std::shared_ptr<StreamEngine> engine);
+    StreamEngine* engine() const { return engine_.get(); }
+    // Watch an operation that is about to be issued.
+    void add(std::shared_ptr<StreamWork> work);
+    // The operation has failed while it was issued, and the communicator is broken: end all.
+    void end_all(const Error& error);
+    // Fill the records of operations that are over.
+    void write_records();
+
+    // --- from any thread
+    // Why all operations were ended; nothing if they were not.
+    std::optional<Error> why_ended();
+    bool is_done(const StreamWork& work) const {
+        return work.has_failed.load(std::memory_order_acquire) || work.is_complete();
+    }
+    // False if it is not done after `timeout` seconds. Throws the operation's error.
+    bool wait(const StreamWork& work, double timeout, const std::function<bool()>& interrupted) const;
+    // The first operation's sequence number; nothing if none is under way.
+    std::optional<std::uint64_t> oldest();
+    // End what is under way, and free the engine. `running` must not be held.
+    void close();
+
+  private:
+    struct Over {
+        std::uint64_t record;
+        const char* engine;
+        std::optional<Error> error;
+        std::uint64_t at;  // ticks
+    };
+    using Lock = std::unique_lock<std::mutex>;
+
+    void serve();
+    // Forget operations that are complete.
+    void collect(const Lock& lock);
+    // All operations fail with that error.
+    void fail_all(const Lock& lock, const Error& error);
+    void note_over(const StreamWork& work, std::optional<Error> error);
+
+    Owner owner_;
+    Recorder& recorder_;
+    std::mutex& running_;
+    std::shared_ptr<StreamEngine> engine_;  // set once
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::shared_ptr<StreamWork>> under_way_;  // in the order of calls
+    std::vector<Over> over_;                             // whose records are not filled yet
+    std::optional<Error> why_;
+    bool stop_ = false;
+    bool serving_ = false;
+    std::thread thread_;
+};
+
+}  // namespace collectives

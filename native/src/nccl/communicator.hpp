@@ -1,0 +1,71 @@
+// NCCL's communicator of one of this library's communicators, on one device.
+//
+// Invariant: it is created without blocking, so that a rank that does not come costs no more than the
+// deadline. Only calls that are inside NCCL at the same moment as `abort` can meet it, and `abort` lets them
+// return before it frees what they use, if this NCCL can do so.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "cuda/context.hpp"
+#include "cuda/signal.hpp"
+#include "engine/stream_engine.hpp"
+#include "nccl/library.hpp"
+
+namespace collectives::nccl {
+
+// Called again and again while ranks meet; throws the Error for which this rank gives up.
+using Patience = std::function<void()>;
+
+class Communicator final : public StreamEngine {
+  public:
+    struct Member {
+        int rank = 0;
+        int size = 1;
+        int device = 0;
+    };
+
+    // All ranks create it together, with the `id` of one of them. Throws Error. `max_ctas`: the number of
+    // thread blocks that NCCL may use, 0 for its own choice.
+    Communicator(const Library& library, const UniqueId& id, const Member& member, int max_ctas,
+                 const Patience& patience);
+    ~Communicator() override { close(); }
+
+    const char* name() const override { return "nccl"; }
+    std::optional<std::string> failure() override;
+    void abort() noexcept override;
+    void close() noexcept override;
+
+    // Call a function of NCCL, which gets the handle. Throws Error, Error(aborted) after `abort`.
+    using Function = std::function<Result(const Api&, Handle)>;
+    void call(const char* name, const Function& function);
+
+    const std::shared_ptr<const cuda::PrimaryContext>& context() const { return context_; }
+    // A signal for an operation of this communicator.
+    cuda::Signal take_signal() { return signals_->take(); }
+    const Member& member() const { return member_; }
+
+  private:
+    // Wait until the state of a communicator that does not block is known.
+    void settle(Handle handle, const char* function, const Patience& patience) const;
+    // Waits until no call is inside, or some time has passed.
+    void let_calls_return(std::unique_lock<std::mutex>& lock);
+
+    const Library& library_;
+    Member member_;
+    std::shared_ptr<const cuda::PrimaryContext> context_;
+    std::shared_ptr<cuda::Signals> signals_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    Handle handle_ = nullptr;  // null once it is freed
+    int inside_ = 0;           // calls inside NCCL
+    bool ending_ = false;      // no further calls
+};
+
+}  // namespace collectives::nccl
