@@ -321,6 +321,9 @@ def cuda_devices() -> list[CudaDevice]:
 def cuda_memory(address: int) -> tuple[str, int]:
     """("cuda", device) for an address in a device's memory, else ("host", -1 or the device that can reach it)."""
 
+def check_cuda_stream(stream: int, device: int) -> None:
+    """ValueError unless `stream` is the handle of a stream of that device, and is not being captured into a graph."""
+
 class NcclLibrary:
     """The NCCL of this process, made by `load_nccl`."""
 

@@ -1,5 +1,7 @@
 """The registry of transports, by name (scheme): built-in transports, and transports of installed packages.
 
+Libraries that run whole collectives on device memory, such as NCCL, are registered here, too.
+
 Invariant: each name gives either the transport of that name or an error with the reason, never another transport.
 """
 
@@ -10,6 +12,8 @@ from typing import TYPE_CHECKING
 from collectives.native.errors import TransportUnavailable
 from collectives.native.spelling import hint
 from collectives.transports.inproc import InprocTransport
+from collectives.transports.library import Library
+from collectives.transports.nccl import Nccl
 from collectives.transports.shm import ShmTransport
 from collectives.transports.tcp import TcpTransport
 from collectives.transports.transport import Transport
@@ -21,9 +25,11 @@ ENTRY_POINTS = "pycollectives.transports"
 
 _BUILT_IN: dict[str, Transport] = {t.scheme: t for t in (InprocTransport(), ShmTransport(), TcpTransport())}
 _loaded: dict[str, Transport] = {}  # transports of other packages
-_COMING = ("verbs", "nccl")  # planned names; a package may provide a transport of that name
+_COMING = ("verbs",)  # planned names; a package may provide a transport of that name
+_LIBRARIES: dict[str, Library] = {library.scheme: library for library in (Nccl(),)}
 
 AUTO = tuple(_BUILT_IN)  # in the order in which `transport="auto"` prefers them for a pair of ranks
+LIBRARIES = tuple(_LIBRARIES)  # the names of libraries for device memory; links carry what ranks agree on
 
 
 def _installed(name: str | None = None) -> EntryPoints:
@@ -33,8 +39,19 @@ def _installed(name: str | None = None) -> EntryPoints:
 
 
 def schemes() -> tuple[str, ...]:
-    """Every name that `transport` accepts."""
-    return tuple(dict.fromkeys([*_BUILT_IN, *sorted(p.name for p in _installed())]))
+    """Every name that `check` accepts."""
+    return tuple(dict.fromkeys([*_BUILT_IN, *_LIBRARIES, *sorted(p.name for p in _installed())]))
+
+
+def library(scheme: str) -> Library:
+    """The library with the name `scheme`, one of `LIBRARIES`."""
+    return _LIBRARIES[scheme]
+
+
+def check(scheme: str) -> None:
+    """Raise the errors of `transport` unless `scheme` is the name of a transport or of a library."""
+    if scheme not in _LIBRARIES:
+        transport(scheme)
 
 
 def transport(scheme: str) -> Transport:
@@ -62,7 +79,12 @@ def transport(scheme: str) -> Transport:
 
 
 def available(scheme: str) -> str | None:
-    """None if the transport `scheme` works on this machine, else the reason why not; ValueError for an unknown name."""
+    """None if the transport or library `scheme` works on this machine, else the reason why not.
+
+    ValueError for an unknown name.
+    """
+    if scheme in _LIBRARIES:
+        return _LIBRARIES[scheme].available()
     try:
         return transport(scheme).available()
     except TransportUnavailable as error:

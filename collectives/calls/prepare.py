@@ -195,16 +195,19 @@ class Preparer:
             part=_engine.PART_FIRST if first else _engine.PART_OTHER,
         )
 
-    def agreement(self, collective: str, dtype: str, op: str, root: int, code: int) -> _engine.Operation:
+    def agreement(
+        self, collective: str, dtype: str, op: str, root: int, code: int, count: int = 0
+    ) -> _engine.Operation:
         """A barrier in which ranks check that they make the same call, before another package's engine runs it.
 
-        `collective`, `dtype`, `op` and `root` describe the call. `code`: a hash of all else on which ranks must agree.
+        `collective`, `dtype`, `op`, `root` and `count` (of elements, 0 if it may differ) describe the call. `code`: a
+        hash of all else on which ranks must agree. For NCCL it is only a description, which is not run.
         """
         barrier = registry.get("barrier", "dissemination")
         compiled = program(barrier, self.rank, self.size, 0, False, self.layout)
         kind = _engine.DTYPES.get(dtype, _engine.DTYPES["uint8"])
         named = _engine.OPS.get(op, _engine.OPS["sum"])
-        identity = (_engine.COLLECTIVES[collective], named, kind, 0, root, code)
+        identity = (_engine.COLLECTIVES[collective], named, kind, count, root, code)
         return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
 
     def at_a_time(self, shape: Shape) -> int:

@@ -14,7 +14,7 @@ from collectives.native import _engine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NOT_KEYS: Final = ("self", "out", "status", "timeout")
+_NOT_KEYS: Final = ("self", "out", "status", "stream", "timeout")
 _MARK: Final = "_repeated"
 
 

@@ -24,6 +24,7 @@ from collectives.calls.plan import Plan, StepwisePlan
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
+from collectives.calls.streamed import StreamCalls
 from collectives.calls.together import Together
 from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.engines import Engine
@@ -67,6 +68,7 @@ class Runner:
         self.reductions: Final = ReductionCalls(self.calls)
         self._memory: Final = memory
         self.engines = Engines((), self.calls)
+        self.streams: StreamCalls | None = None  # None: no array is on a device that this process can use
         # The rest is made when it is first needed, so that a communicator that makes few kinds of calls is small.
         self._forms: Final = forms
         self.repeaters: Final[list[Repeater | None]] = [None] * len(forms)
@@ -88,17 +90,29 @@ class Runner:
             call = build(*args, **kwargs)
             return call.run(self._group, call.seconds)
 
-    def _chosen(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Ready:
-        """The call, prepared for another package's engine if one accepts it, else by `build` for the C++ engine."""
-        external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
-        return build(x, out, timeout, *args) if external is None else external
+    def _chosen(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Ready:
+        """The call, prepared for another package's engine if one accepts it, for NCCL, or for the C++ engine.
 
-    def start(self, owner: object, build: Build, *args: Any) -> Work[Any]:
+        `build` prepares it for the C++ engine.
+        """
+        external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
+        if external is not None:
+            return external
+        if self.streams is None:
+            if stream is not None:
+                raise ValueError("stream is given, but this process uses no CUDA device: collectives doctor says why")
+        elif type(x) is not np.ndarray or out is not None or stream is not None or self.streams.alone:
+            streamed = self.streams.prepare(build.__name__, x, out, timeout, args, stream)
+            if streamed is not None:
+                return streamed
+        return build(x, out, timeout, *args)
+
+    def start(self, owner: object, build: Build, *args: Any, stream: Any = None) -> Work[Any]:
         """Prepare a call by `build(*args)` and start it in the background. The returned Work keeps `owner` alive."""
         if self._in_block():
-            return self._block.start(self._chosen(build, *args), self._waiter, owner)
+            return self._block.start(self._chosen(build, *args, stream=stream), self._waiter, owner)
         with self.gate:
-            call = self._chosen(build, *args)
+            call = self._chosen(build, *args, stream=stream)
             return self._noted(call.start(self._group, call.seconds, self._waiter, owner))
 
     @contextmanager
@@ -121,11 +135,27 @@ class Runner:
                 self._unfinished += (block,)  # the operations continue, and use the arrays of the block
                 raise
 
-    def synchronize(self, timeout: float | None) -> None:
-        """Wait for all operations in the background; raises their first error."""
+    def synchronize(self, stream: Any, timeout: float | None) -> None:
+        """Wait for all operations in the background and on streams; raises their first error.
+
+        If `stream` is given, only for what was issued to it.
+        """
         self.gate.check()
         self.gate.check_outside()
         deadline = None if timeout is None else Deadline(check_timeout(timeout))
+        if self.streams is not None:
+            try:
+                self.streams.synchronize(stream, deadline)
+            except OpTimeout:
+                if self._group.broken is None:
+                    raise self._still_running(timeout) from None
+                raise
+        elif stream is not None:
+            raise ValueError("stream is given, but this communicator uses no CUDA device")
+        if stream is not None:
+            if self._group.broken is not None:
+                raise self._group.broken
+            return
         started = self._started
         while started:
             ticket = started[0]
@@ -142,6 +172,7 @@ class Runner:
 
     def _still_running(self, timeout: float | None) -> OpTimeout:
         left = sum(not ticket.done() for ticket in tuple(self._started or ()))
+        left += 0 if self.streams is None else self.streams.unfinished
         return OpTimeout(
             f"communicator {self.gate.name!r}: synchronize waited {timeout} s, and {left} of the operations that rank "
             f"{self.calls.rank} has started are not complete; they go on"
@@ -245,12 +276,17 @@ class Runner:
             self.repeaters[index] = made
         return made
 
-    def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Any:
-        """As `run(build, x, out, timeout, *args)`, but lets C++ code run later calls with the same arguments."""
-        return self.run(self._remember, build, x, out, timeout, args)
+    def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
+        """As `run(build, x, out, timeout, *args)`, but lets C++ code run later calls with the same arguments.
 
-    def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready:
-        call = self._chosen(build, x, out, timeout, *args)
+        `stream`: of an array on a device, the stream to use; None for the current one of the array's library.
+        """
+        return self.run(self._remember, build, x, out, timeout, args, stream)
+
+    def _remember(
+        self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
+    ) -> Ready:
+        call = self._chosen(build, x, out, timeout, *args, stream=stream)
         if not isinstance(call, Call):
             return call
         target = call.target

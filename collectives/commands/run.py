@@ -54,7 +54,7 @@ def _store(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 def _transport(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value and value != "auto":
         try:
-            registry.transport(value)
+            registry.check(value)
         except (ValueError, TransportUnavailable) as error:
             raise click.BadParameter(str(error)) from None
     return value

@@ -39,7 +39,7 @@ from collectives.native.spelling import hint
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.deterministic import DETERMINISTIC
-from collectives.schedule.table import ANY_RANKS, ANY_SIZE, LONGEST, Row, Situation, Table, join, parse
+from collectives.schedule.table import ANY_RANKS, ANY_SIZE, HOST_MEMORY, LONGEST, Row, Situation, Table, join, parse
 
 if TYPE_CHECKING:
     from collectives.calibration.run import Outcome
@@ -110,6 +110,8 @@ def _given(table: TableLike | None, env: Mapping[str, str]) -> Table:
         found.append(_read(env["COLLECTIVES_TABLE"], "COLLECTIVES_TABLE"))
     given = join(found)
     for row in given.rows:
+        if row.memory != HOST_MEMORY:  # `Row` knows what these may name
+            continue
         try:
             registry.get(row.collective, row.algorithm)
         except ValueError as error:
@@ -278,6 +280,9 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
     found: list[Row] = []
     for line, source in message["rows"]:
         (row,) = parse(line, "rank 0's table", source).rows
+        if row.memory != HOST_MEMORY:
+            found.append(row)
+            continue
         try:
             registry.get(row.collective, row.algorithm)
         except ValueError:

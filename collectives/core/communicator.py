@@ -25,12 +25,14 @@ from collectives.calls.moves import Deadline
 from collectives.calls.prepare import Preparer
 from collectives.calls.repeated import install
 from collectives.calls.runner import Runner
+from collectives.calls.streamed import ENGINE, StreamCalls
 from collectives.core import recorded
 from collectives.core.completion import Completion
-from collectives.core.explaining import explain
+from collectives.core.explaining import explain, explain_cuda
 from collectives.core.family import Origin, separate
 from collectives.core.links import Linked
 from collectives.core.movements import Movements
+from collectives.core.nccl import Former
 from collectives.core.plans import Plans
 from collectives.core.point_to_point import PointToPoint
 from collectives.core.reductions import Reductions
@@ -52,9 +54,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     Every rank of the group makes the same calls in the same order.
 
     `x`, the input of a call, may be a NumPy array (bfloat16 is `ml_dtypes.bfloat16`), any object with the buffer
-    protocol or DLPack in host memory, or a CuPy array. `x` is copied first if it is not C-contiguous. Arrays that a
-    call writes (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out` is None, results are new
-    NumPy arrays, or CuPy arrays if `x` is one.
+    protocol or DLPack in host memory, or an array on a CUDA device. `x` is copied first if it is not C-contiguous.
+    Arrays that a call writes (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out` is None,
+    results are new NumPy arrays, or arrays of CuPy, PyTorch or Numba on the device of `x`.
 
     `op` is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max
     for all except complex dtypes, names that begin with b or l for integers and bool. `op` may also be a function of
@@ -162,7 +164,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """
         linked = self._linked
         others = self._runner.engines.explain(collective, nbytes)
-        return others + explain(self._calls.prepare, linked, collective, nbytes, dtype_of(dtype))
+        on_devices = explain_cuda(self._runner.streams, linked, collective, nbytes, dtype_of(dtype))
+        return others + explain(self._calls.prepare, linked, collective, nbytes, dtype_of(dtype), on_devices)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
         """An uninitialised NumPy array in memory that ranks on this machine can read directly.
@@ -273,6 +276,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             child._choose_by(prepare.table)
         if path != _ENGINES:
             try:
+                child._use_streams()
                 child._use_engines(runner.engines.all)
             except BaseException:
                 child.close()
@@ -287,19 +291,31 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             self._attached.append(weakref.finalize(self, side.close))
             self._runner.use_engines(engines, side._runner)
 
+    def _use_streams(self) -> None:
+        """Let NCCL run calls on arrays in CUDA memory, if all ranks can use it."""
+        if not self._linked.without.get(ENGINE, "unknown"):
+            former = Former(self._linked, self._calls, self._origin)
+            alone = self._origin.policy.transport == ENGINE
+            self._runner.streams = StreamCalls(self._linked.group, self._calls, "", alone, former)
+
     def _choose_by(self, table: Table) -> None:
         """Choose algorithms by `table`, the same on every rank, here and in communicators made from this one."""
         self._calls.prepare.use(table)
 
     def _everyones(self, data: bytes) -> list[bytes]:
         """The bytes of each rank, which may differ in length."""
-        sizes = self.allgather(np.array(len(data))).tolist()
+        sizes = self._gathered(np.array(len(data))).tolist()
         # Of few lengths, because operations are cached, and short: small messages need no staging memory.
         padded = np.zeros(-(-max(sizes) // _PADDED) * _PADDED, np.uint8)
         if padded.size == 0:
             return [b""] * self.size
         padded[: len(data)] = np.frombuffer(data, np.uint8)
-        return [row[:n].tobytes() for row, n in zip(self.allgather(padded), sizes, strict=True)]
+        return [row[:n].tobytes() for row, n in zip(self._gathered(padded), sizes, strict=True)]
+
+    def _gathered(self, x: Array) -> Array:
+        """`allgather` in host memory, also if the user's arrays have to be on a device."""
+        found: Array = self._runner.run(self._calls.allgather, x, None, None, "auto")
+        return found
 
     def close(self) -> None:
         """Release links, threads and memory. Calls in progress, and peers that wait for this rank, raise errors.
@@ -320,12 +336,16 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     ) -> None:
         """Closes the communicator. Raises DesyncError if a rank of this host made other calls than this rank.
 
+        Waits for operations on device memory that are not complete, and raises their error; `close` aborts them.
+
         This check finds mistakes that this rank could not see when it made the call: a root, for example, completes a
         broadcast without waiting for the other ranks. The check waits up to a second for ranks that have not made this
         rank's last call. If the `with` block raised an error, nothing is checked.
         """
         group = self._linked.group
         try:
+            if kind is None and self._runner.streams is not None and not self.closed and group.broken is None:
+                self._runner.streams.synchronize(None, None)
             # If the block raised an error, that error is enough.
             group.confirm(_GRACE) if kind is None else group.close()
         finally:

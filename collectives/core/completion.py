@@ -43,12 +43,11 @@ class Completion:
     def synchronize(self, stream: Any = None, timeout: Seconds = None) -> None:
         """Return when all operations that this rank started in the background are complete; raise their first error.
 
+        Operations on device memory are complete when their streams have passed them. `stream`: wait only for those in
+        this stream (a stream of CuPy, PyTorch or Numba, or its handle). ValueError if the communicator uses no device.
+
         An error is raised once, whether or not the `Work` of the operation has been waited for; an error that broke the
         communicator is raised each time. `timeout`: in seconds; None waits until each operation's own deadline. When
-        `timeout` has passed, OpTimeout is raised and the operations continue. `stream`: has to be None, because all
-        operations of this communicator complete on the host; ValueError for a GPU stream. RuntimeError inside
-        `group()`.
+        `timeout` has passed, OpTimeout is raised and the operations continue. RuntimeError inside `group()`.
         """
-        if stream is not None:
-            raise ValueError("stream is given, but no operation of this communicator is ordered by a stream")
-        self._runner.synchronize(timeout)
+        self._runner.synchronize(stream, timeout)

@@ -6,11 +6,13 @@ Invariant: the choices come from the functions that calls use too, so the text a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from collectives.algorithms import registry
 from collectives.arrays.array import Dtype, check_number, name_of
+from collectives.arrays.dtypes import reduced_name
 from collectives.calls.prepare import Preparer, Shape
+from collectives.calls.streamed import ENGINE, StreamCalls
 from collectives.core.links import Linked
 from collectives.native._engine import Group
 from collectives.schedule.conditions import collective as contract
@@ -19,11 +21,13 @@ from collectives.schedule.select import ladder
 from collectives.schedule.table import ANY_SIZE, Row
 
 
-def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> str:
+def explain(
+    prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype, on_devices: Sequence[str] = ()
+) -> str:
     """Text about a call of `nbytes` bytes: its algorithm, the engine that runs this algorithm, the reasons, the steps.
 
-    `linked`: the group. ValueError for a negative size and for an unknown collective; the error then lists the known
-    collectives.
+    `linked`: the group. `on_devices`: lines about arrays on devices. ValueError for a negative size and for an unknown
+    collective; the error then lists the known collectives.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
@@ -47,6 +51,7 @@ def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dty
         *row_lines(row, 12),
         *_engines(linked.group, prepare, shape, chosen.name, prepare.schedule(chosen).grid),
         *(section if 0 < most < elements else ()),
+        *on_devices,
         f"  peers       {links}",
         f"  hosts       {_hosts(prepare.layout)}",
         f"  cores       {'oversubscribed on some host' if situation.oversubscribed else 'one or more for each rank'}",
@@ -60,6 +65,23 @@ def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dty
     from collectives.schedule.listing import explain as listing  # plays a whole group
 
     return "\n".join([*lines, "", listing(prepare.schedule(chosen))])
+
+
+def explain_cuda(streams: StreamCalls | None, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> list[str]:
+    """Lines that say what runs a call on arrays in CUDA memory, and why not NCCL, if it does not."""
+    if streams is None:
+        return [f"  on CUDA     staging: through host memory, because {linked.without.get(ENGINE) or 'it is closed'}"]
+    choice, against = streams.choose(collective, nbytes, reduced_name(dtype) or "uint8", _op_of(collective))
+    if choice is None:
+        return [f"  on CUDA     staging: through host memory, because {against}"]
+    made = "" if streams.device is None else f", on device {streams.device}"
+    lines = [f"  on CUDA     {choice.algorithm}: {choice.reason}{made}"]
+    lines += [f"  not         {ENGINE}: {against}"] if against else []
+    return [*lines, *row_lines(choice.row, 12)]
+
+
+def _op_of(collective: str) -> str:
+    return "sum" if collective in ("allreduce", "reduce", "reduce_scatter", "scan", "exscan") else ""
 
 
 def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, blocks: tuple[int, int]) -> Iterator[str]:

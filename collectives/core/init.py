@@ -70,7 +70,9 @@ def init(
     - `rank`, `size`: this process's number, from 0, and the number of ranks
     - `name`: name of the job, different for different jobs on one store; "default" if not set
     - `transport`: "auto" (for each pair of ranks, the first that works of inproc, shm, tcp), or the transport to use
-      between all ranks: "inproc" (threads of one process), "shm" (shared memory), "tcp", or one from another package
+      between all ranks: "inproc" (threads of one process), "shm" (shared memory), "tcp", or one from another package.
+      With "auto", NCCL runs calls on arrays in CUDA memory if all ranks can use it; with "nccl" it has to, and arrays
+      in host memory are refused. Ranks then agree over the links of "auto"
     - `timeout`: seconds that an operation waits for other ranks; 300 if not set
     - `join_timeout`: seconds for forming the group and opening links, in total
     - `secret`: at least 16 bytes that only the ranks of the job know; None reads the file that COLLECTIVES_SECRET_FILE
@@ -111,7 +113,7 @@ def init(
     )
     scheme = launch.transport or "auto"
     if scheme != "auto":
-        registry.transport(scheme)  # raises for a name that is unknown, or not installed
+        registry.check(scheme)  # raises for a name that is unknown, or not installed
     wanted = choosing.wish(launch.rank, table, calibrate, deterministic=deterministic)
     forced = number_asked("segment", segment, check_segment, os.environ)
     if forced and wanted.mode == "auto":
@@ -205,6 +207,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
             comm = _relinked(comm, origin, chosen.sockets, closing, deadline)
             opened.callback(comm.close)
         comm._choose_by(chosen)
+        comm._use_streams()
         comm._use_engines(registered())
         opened.pop_all()
         default.register(comm)

@@ -40,6 +40,8 @@ def _nobody_has(_rank: int) -> bool:
 class Policy:
     """How a group and the groups split from it are linked: `transport` as in `init`; `secret` may be empty.
 
+    If `transport` is the name of a library for device memory, ranks are linked as with "auto".
+
     `scope`: who may connect to the listeners. `segment`: bytes, 0 if the C++ engine chooses; `sockets`: TCP connections
     of each link, 0 if the table of algorithms chooses. `heartbeats`: seconds between heartbeats, and of silence before
     a rank counts as dead; 0: ranks send no heartbeats.
@@ -54,7 +56,12 @@ class Policy:
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        return registry.AUTO if self.transport == "auto" else (self.transport,)
+        return registry.AUTO if self.transport in ("auto", *registry.LIBRARIES) else (self.transport,)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The libraries for device memory that may be used."""
+        return tuple(name for name in registry.LIBRARIES if self.transport in ("auto", name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,11 @@ class Endpoints:
                 proof, self._proof = ("", None) if alone else abstract.bound()
                 identity = HostIdentity.here(proof)
             addresses = {scheme: tuple(shared.listener.addresses) for scheme, shared in self._listeners.items()}
+            if parent is None:
+                for name in policy.libraries:
+                    self._offer(name, addresses)
+            else:
+                addresses |= {name: a for name, a in parent.member.addresses.items() if name in policy.libraries}
             # First the host that this rank claims, later the host that all ranks agree on: see `settled`.
             self.member = Member(identity, addresses)
             if parent is not None and parent.member == self.member:
@@ -162,6 +174,17 @@ class Endpoints:
             if self._policy.transport == scheme:
                 raise TransportUnavailable(f"transport {scheme!r} cannot be used here: {error}") from error
             self.reasons = {**self.reasons, scheme: str(error)}  # the parent's may be shared
+
+    def _offer(self, name: str, addresses: dict[str, tuple[str, ...]]) -> None:
+        """Add to `addresses` what a library for device memory publishes, if this process can use it."""
+        library = registry.library(name)
+        reason = library.available()
+        if reason is None:
+            addresses[name] = tuple(library.published())
+        elif self._policy.transport == name:
+            raise TransportUnavailable(f"transport {name!r} cannot be used here: {reason}")
+        else:
+            self.reasons = {**self.reasons, name: reason}
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
         """Let `group` accept connections over the transports `schemes`.
@@ -216,6 +239,7 @@ class Linked:
     local_size: int
     home: int  # the core to wait on if ranks use all cores
     sockets: int  # of each link over TCP
+    without: Mapping[str, str]  # by library for device memory, why the group does not use it; "" if it may
 
     @property
     def place(self) -> HostIdentity:
@@ -256,6 +280,9 @@ def link(
         "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons, has_ended)
         for peer in range(len(members))
     )
+    without = _without(members, policy)
+    if without.get(policy.transport):
+        raise TransportUnavailable(f"transport {policy.transport!r} cannot be used: {without[policy.transport]}")
     identities = [m.identity for m in members]
     mine = identities[rank]
     _warn_of_detours(mine, identities, kinds, endpoints.reasons)
@@ -321,7 +348,24 @@ def link(
         local_size=len(layout.members[layout.hosts[rank]]),
         home=home,
         sockets=sockets,
+        without=without,
     )
+
+
+def _without(members: Sequence[Member], policy: Policy) -> Mapping[str, str]:
+    """By library for device memory, why this group does not use it; the same on every rank."""
+    found = {}
+    for name in registry.LIBRARIES:
+        if name not in policy.libraries:
+            found[name] = f'transport="{policy.transport}" was asked for'
+            continue
+        lacking = [rank for rank, member in enumerate(members) if not member.addresses.get(name)]
+        found[name] = ""
+        if lacking:
+            host = members[lacking[0]].identity.host
+            more = f", nor do {len(lacking) - 1} others" if len(lacking) > 1 else ""
+            found[name] = f"rank {lacking[0]} on {host} does not offer it{more} (collectives doctor says why)"
+    return found
 
 
 def _one_of(existing: T, new: T) -> T:

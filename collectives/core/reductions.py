@@ -24,19 +24,35 @@ class Reductions:
 
     @repeated("x")
     def allreduce(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """The reduction of every rank's `x`, with the same bits on every rank. All ranks pass one shape and dtype.
 
         `out`: an array of x's shape and dtype to write to, which may be `x` itself. Returns `out`, or a new array.
+        `stream`: for arrays on a CUDA device where NCCL runs the call, the stream to put it into (a stream of CuPy,
+        PyTorch or Numba, or its handle); None for the current one of the library of `x`.
         """
-        return self._runner.remembered(self._reductions.allreduce, x, out, timeout, op, algorithm)
+        return self._runner.remembered(self._reductions.allreduce, x, out, timeout, op, algorithm, stream=stream)
 
     def allreduce_async(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`allreduce` in the background."""
-        return self._runner.start(self, self._reductions.allreduce, x, out, timeout, op, algorithm)
+        return self._runner.start(self, self._reductions.allreduce, x, out, timeout, op, algorithm, stream=stream)
 
     def allreduce_many(
         self,

@@ -6,6 +6,7 @@ The rows below were measured on one host: up to 16 ranks over shared memory, 8 o
 cores. For all other groups the rows come from the simulator: tools/model_defaults.py has written them to the module
 `modelled`, so they are the same on every rank, and nothing is simulated at run time. The first matching row counts. So
 simulated rows for several ranks on each of several hosts, and for many ranks on one host, come before measured rows.
+Rows for arrays on devices follow from what each mechanism costs on one H200 (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -104,8 +105,37 @@ barrier         tcp              1-8   any   dissemination hosts=1   : log2(rank
     source="built in",
 )
 
+FOR_DEVICES: Final = parse(
+    """
+allreduce       any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
+allreduce       any  any  any  staging  memory=cuda  : through host memory
+reduce          any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
+reduce          any  any  any  staging  memory=cuda  : through host memory
+reduce_scatter  any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
+reduce_scatter  any  any  any  staging  memory=cuda  : through host memory
+broadcast       any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
+broadcast       any  any  any  staging  memory=cuda  : through host memory
+allgather       any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
+allgather       any  any  any  staging  memory=cuda  : through host memory
+gather          any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
+gather          any  any  any  staging  memory=cuda  : through host memory
+alltoall        any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
+alltoall        any  any  any  staging  memory=cuda  : through host memory
+scatter         any  any  any  staging  memory=cuda  : through host memory
+scan            any  any  any  staging  memory=cuda  : through host memory
+exscan          any  any  any  staging  memory=cuda  : through host memory
+""",
+    source="built in",
+)
+
 BY_MODEL: Final = "built in, by the simulator"
 
 DEFAULTS: Final[Table] = join(
-    [parse(NESTED, source=BY_MODEL), parse(SHARED, source=BY_MODEL), MEASURED, parse(FLAT, source=BY_MODEL)]
+    [
+        parse(NESTED, source=BY_MODEL),
+        parse(SHARED, source=BY_MODEL),
+        MEASURED,
+        parse(FLAT, source=BY_MODEL),
+        FOR_DEVICES,
+    ]
 )

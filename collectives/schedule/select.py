@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collectives.schedule.defaults import DEFAULTS
-from collectives.schedule.table import Row, Situation, Table
+from collectives.schedule.table import HOST_MEMORY, Row, Situation, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +23,34 @@ class Choice:
 
 
 def select(
-    collective: str, nbytes: int, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS
+    collective: str,
+    nbytes: int,
+    situation: Situation,
+    usable: Callable[[str], bool],
+    table: Table = DEFAULTS,
+    memory: str = HOST_MEMORY,
 ) -> Choice:
     """The choice by the first row of `table` that matches the call; LookupError if no row does.
 
-    Rows with an algorithm for which `usable(algorithm)` is False are skipped.
+    Rows with an algorithm for which `usable(algorithm)` is False are skipped. `memory`: the kind of memory of the
+    call's arrays.
     """
     for row in table.rows:
-        if row.collective == collective and nbytes <= row.bytes and row.fits(situation) and usable(row.algorithm):
+        is_for = row.collective == collective and row.memory == memory and nbytes <= row.bytes
+        if is_for and row.fits(situation) and usable(row.algorithm):
             return Choice(row.algorithm, row.reason or "no reason given", row)
     raise LookupError(f"no algorithm for {collective} of {nbytes} bytes among {situation.size} ranks")
 
 
 def ladder(collective: str, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS) -> list[Row]:
-    """The rows of `table` by which `select` decides in a group described by `situation`, from small to large messages.
+    """The rows of `table` by which `select` decides on arrays in host memory, from small to large messages.
 
-    `usable(algorithm)`: whether an algorithm may be chosen.
+    The group is described by `situation`. `usable(algorithm)`: whether an algorithm may be chosen.
     """
     rows: list[Row] = []
     for row in table.rows:
-        fits = row.collective == collective and row.fits(situation) and usable(row.algorithm)
+        is_for = row.collective == collective and row.memory == HOST_MEMORY
+        fits = is_for and row.fits(situation) and usable(row.algorithm)
         if fits and (not rows or row.bytes > rows[-1].bytes):
             rows.append(row)
     return rows

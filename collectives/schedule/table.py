@@ -17,7 +17,8 @@ Each line is a row; "#" begins a comment. A row's fields:
 - algorithm: its name
 - conditions, which are optional: hosts=HOSTS, the number of hosts, written as 4, 3-16 or 17-; per-host=RANKS, the
   number of ranks on the host with the most ranks, written likewise; oversubscribed=yes or no, whether any host has more
-  ranks than cores
+  ranks than cores; memory=cuda, for arrays on a CUDA device, for which rows without this condition do not count. The
+  algorithm is then "nccl", or "staging": the call runs on a copy in host memory, by the rows for host memory
 - after a ":", the reason, which is optional
 
 A line NAME = VALUE is a fact about the table: when and where it was made, what was measured. Facts have no effect, with
@@ -44,8 +45,12 @@ _KIND: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _FACT: Final = re.compile(r"([a-z][a-z0-9._-]*)\s+=\s+(.*)")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
 _WHAT: Final = (
-    "COLLECTIVE KINDS RANKS BYTES ALGORITHM [hosts=HOSTS] [per-host=RANKS] [oversubscribed=yes|no] [: REASON]"
+    "COLLECTIVE KINDS RANKS BYTES ALGORITHM [hosts=HOSTS] [per-host=RANKS] [oversubscribed=yes|no] [memory=cuda] "
+    "[: REASON]"
 )
+HOST_MEMORY: Final = "host"
+ON_DEVICES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("nccl", "staging")}
+"""By kind of memory, the algorithms that rows for it may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ class Row:
 
     The call moves at most `bytes` bytes. The group has `ranks` (least, most) ranks, and `kinds` has its slowest
     transport. An empty `kinds` matches any transport. None for `per_host`, `oversubscribed` or `hosts` matches any
-    group. `source` tells people where the row comes from, such as a file and a line.
+    group. `memory`: that of the call's arrays. `source` tells people where the row comes from, such as a file and a
+    line.
     """
 
     collective: str
@@ -83,6 +89,7 @@ class Row:
     oversubscribed: bool | None = None
     source: str = field(default="", compare=False)
     hosts: tuple[int, int] | None = None
+    memory: str = HOST_MEMORY
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -95,6 +102,13 @@ class Row:
                 raise ValueError(f"{kind!r} is no name of a transport")
         if not _NAME.fullmatch(self.algorithm):
             raise ValueError(f"{self.algorithm!r} is no name of an algorithm")
+        if self.memory != HOST_MEMORY and self.algorithm not in ON_DEVICES.get(self.memory, ()):
+            known = ", ".join(ON_DEVICES.get(self.memory, ()))
+            raise ValueError(
+                f"memory={self.memory} has no {self.algorithm!r}; there are {known}"
+                if known
+                else f"memory={self.memory} is not memory={', memory='.join(ON_DEVICES)}"
+            )
         for what, span in (("ranks", self.ranks), ("ranks", self.per_host), ("hosts", self.hosts)):
             if span is not None and not 1 <= span[0] <= span[1]:
                 raise ValueError(f"{span[0]}-{span[1]} is no range of {what}")
@@ -222,8 +236,8 @@ def _row(what: str, source: str) -> Row:
         name, _, value = condition.partition("=")
         if name == "crowded":  # in tables of earlier versions
             name = "oversubscribed"
-        if name not in ("hosts", "per-host", "oversubscribed") or name in found:
-            there_are = "hosts=HOSTS, per-host=RANKS, oversubscribed=yes or oversubscribed=no"
+        if name not in ("hosts", "per-host", "oversubscribed", "memory") or name in found:
+            there_are = "hosts=HOSTS, per-host=RANKS, oversubscribed=yes, oversubscribed=no or memory=cuda"
             raise ValueError(f"{condition!r} is no condition: {there_are}, once each")
         found[name] = value
     if found.get("oversubscribed", "yes") not in ("yes", "no"):
@@ -241,6 +255,7 @@ def _row(what: str, source: str) -> Row:
         oversubscribed=found["oversubscribed"] == "yes" if "oversubscribed" in found else None,
         source=source,
         hosts=_range(found["hosts"]) if "hosts" in found else None,
+        memory=found.get("memory", HOST_MEMORY),
     )
 
 
@@ -262,6 +277,8 @@ def _conditions(row: Row) -> Iterator[str]:
         yield f"per-host={_range_text(row.per_host)}"
     if row.oversubscribed is not None:
         yield f"oversubscribed={'yes' if row.oversubscribed else 'no'}"
+    if row.memory != HOST_MEMORY:
+        yield f"memory={row.memory}"
 
 
 def _range(word: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@
 
 #include "bind/common.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/stream.hpp"
 #include "nccl/collective.hpp"
 #include "nccl/library.hpp"
 
@@ -46,6 +47,12 @@ std::pair<std::string, int> cuda_memory(std::uint64_t address) {
     return {"host", -1};
 }
 
+void check_cuda_stream(std::uint64_t stream, int device) {
+    const auto context = cuda::PrimaryContext::of(device);
+    const cuda::Current current(*context);
+    cuda::check_stream(reinterpret_cast<cuda::StreamHandle>(stream), *context);
+}
+
 nb::bytes unique_id(const nccl::Library& library) {
     nccl::UniqueId id{};
     {
@@ -75,6 +82,8 @@ void add_devices(nb::module_& module) {
         .def_ro("capability", &cuda::Device::capability);
     module.def("cuda_devices", &cuda_devices);
     module.def("cuda_memory", &cuda_memory, "address"_a);
+
+    module.def("check_cuda_stream", &check_cuda_stream, "stream"_a, "device"_a);
 
     nb::class_<nccl::Library>(module, "NcclLibrary")
         .def_prop_ro("path", &nccl::Library::path)

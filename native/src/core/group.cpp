@@ -287,6 +287,9 @@ std::optional<Error> Group::broken() {
 }
 
 std::vector<Record> Group::records() {
+    if (const std::unique_lock running(running_, std::try_to_lock); running.owns_lock()) {
+        streams_.write_records();
+    }
     std::vector<Record> found = recorder_.records();
     const std::lock_guard lock(queue_);
     for (const auto& work : works_) {

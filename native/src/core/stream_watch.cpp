@@ -113,7 +113,8 @@ void StreamWatch::end_all(const Error& error) {
 void StreamWatch::write_records() {
     std::vector<Over> over;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
+        collect(lock);
         over.swap(over_);
     }
     for (const Over& one : over) {

@@ -29,7 +29,10 @@ def test_there_is_a_choice_for_everything(collective: str, uneven: bool) -> None
         assert choice.reason
 
 
-@pytest.mark.parametrize("row", DEFAULTS.rows, ids=lambda row: f"{row.collective}-{row.algorithm}-{row.bytes}")
+HOST_ROWS = [row for row in DEFAULTS.rows if row.memory == "host"]
+
+
+@pytest.mark.parametrize("row", HOST_ROWS, ids=lambda row: f"{row.collective}-{row.algorithm}-{row.bytes}")
 def test_every_row_names_an_algorithm_and_is_reached(row: Row) -> None:
     assert row.algorithm in {a.name for a in algorithms.algorithms(row.collective)}
     kind = row.kinds[-1] if row.kinds else "somebody's own"
@@ -42,6 +45,28 @@ def test_every_row_names_an_algorithm_and_is_reached(row: Row) -> None:
     assert choice.row is row
     assert (choice.algorithm, choice.reason) == (row.algorithm, row.reason)
     assert row.source == ("built in" if row in MEASURED.rows else "built in, by the simulator")
+
+
+@pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "barrier"])
+def test_arrays_on_a_device_have_rows_of_their_own(collective: str) -> None:
+    def chosen(usable: str) -> str:
+        found = select(collective, 1 << 20, Situation(4, "tcp"), lambda name: name in usable, memory="cuda")
+        assert found.row.memory == "cuda" and found.row.source == "built in"
+        return found.algorithm
+
+    assert chosen("staging") == "staging"
+    by_nccl = collective not in ("scatter", "scan", "exscan")
+    assert chosen("nccl staging") == ("nccl" if by_nccl else "staging")
+
+
+def test_rows_for_devices_are_read_and_written() -> None:
+    text = "allreduce  shm  2  64K  staging  memory=cuda  : short\n"
+    (row,) = parse(text).rows
+    assert (row.memory, row.algorithm, row.rule) == ("cuda", "staging", "allreduce shm 2 64K staging memory=cuda")
+    assert parse(str(row)).rows == (row,)
+    for wrong in ("ring memory=cuda", "nccl memory=tape", "staging memory="):
+        with pytest.raises(ValueError, match="memory="):
+            parse(f"allreduce any any any {wrong}")
 
 
 def test_an_algorithm_that_does_not_work_here_is_passed_over() -> None:

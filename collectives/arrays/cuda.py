@@ -1,0 +1,193 @@
+"""Arrays in the memory of a CUDA device: address, shape, dtype, device and stream, without a copy.
+
+They come from CuPy, PyTorch, Numba and JAX, or from any object with `__cuda_array_interface__` or DLPack.
+
+Invariant: no library is imported; as the array exists, its library is loaded already. Nothing here waits for a device.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from collectives.arrays import dlpack
+from collectives.arrays.device import is_device_array
+from collectives.arrays.dtypes import Dtype, check_array
+from collectives.arrays.exporters import torch
+from collectives.native import _engine
+
+LEGACY: Final = 1  # the number of the default stream in `__cuda_array_interface__` and DLPack
+
+
+class CudaArray(NamedTuple):
+    """An array on a device. `stream`: the handle of the stream in which its library works on it now."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: Dtype
+    device: int
+    stream: int
+    origin: Any  # the user's object
+    keeps: Any = None  # what has to live as long as the address is used
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+def on_cuda(x: object) -> bool:
+    """Whether `x` is in the memory of a CUDA device."""
+    return type(x) is not np.ndarray and (is_device_array(x) or dlpack.is_cuda(x))
+
+
+def reading(x: Any, name: str = "x", *, moved: bool = False) -> CudaArray:
+    """The array `x`, which will be read. `moved`: the collective only moves the elements.
+
+    Raises TypeError for an unsupported dtype or object, ValueError if `x` is not contiguous.
+    """
+    return _described(x, name, moved, written=False)
+
+
+def writing(x: Any, name: str = "out", *, moved: bool = False) -> CudaArray:
+    """The array `x`, which will be written. Also raises TypeError for arrays that must not be: those of JAX."""
+    return _described(x, name, moved, written=True)
+
+
+def fresh(like: CudaArray, shape: tuple[int, ...], stream: int) -> CudaArray:
+    """A new array on the device of `like`, of its library and dtype, for a result that `stream` writes.
+
+    Raises TypeError if this library cannot allocate memory for that library's arrays.
+    """
+    library = _library(like.origin)
+    if library == "torch":
+        made = like.origin.new_empty(shape)
+        if stream != like.stream:
+            made.record_stream(sys.modules["torch"].cuda.ExternalStream(stream, device=made.device))
+        return reading(made, "out", moved=True)
+    if library == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(like.device):
+            return reading(cupy.empty(shape, like.dtype), "out", moved=True)
+    if library == "numba":
+        cuda = sys.modules["numba.cuda"]
+        return reading(cuda.device_array(shape, like.dtype), "out", moved=True)
+    raise TypeError(f"x is a device array of {library!r}, of which no new ones can be made here: give out=")
+
+
+def begin_write(array: CudaArray) -> None:
+    """Notify the array's library that the array will be written; called after all checks."""
+    if _library(array.origin) == "torch":
+        sys.modules["torch"].autograd.graph.increment_version(array.origin)
+
+
+def handle_of(stream: Any) -> int:
+    """The handle of a stream that a user passes: a number, or a stream of CuPy, PyTorch, Numba or cuda.core.
+
+    Raises TypeError for other objects, ValueError for a number that cannot be a stream.
+    """
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        found = protocol() if callable(protocol) else protocol
+        stream = found[1] if isinstance(found, tuple) and len(found) == 2 else found
+    else:
+        for name in ("cuda_stream", "ptr", "handle"):
+            if hasattr(stream, name):
+                stream = getattr(stream, name)
+                break
+    stream = getattr(stream, "value", stream)  # Numba's handles are of ctypes
+    if stream is None:  # as ctypes shows a null pointer
+        return LEGACY
+    if isinstance(stream, bool) or not isinstance(stream, int):
+        raise TypeError(f"stream is a {type(stream).__name__}: give a stream of CuPy, PyTorch or Numba, or its handle")
+    if not 0 <= stream < 2**64:
+        raise ValueError(f"stream is {stream}, which is no handle of a stream")
+    return stream or LEGACY
+
+
+def _library(x: object) -> str:
+    return type(x).__module__.partition(".")[0]
+
+
+def _described(x: Any, name: str, moved: bool, written: bool) -> CudaArray:
+    library = _library(x)
+    if library == "torch":
+        return _of_torch(x, name, moved)
+    if library in ("jax", "jaxlib"):
+        if written:
+            raise TypeError(f"{name} is a JAX array, which must never be written: give an array of another library")
+        return _of_dlpack(x, name, moved, written)
+    if is_device_array(x):
+        return _of_interface(x, name, moved, written, library)
+    return _of_dlpack(x, name, moved, written)
+
+
+def _of_torch(x: Any, name: str, moved: bool) -> CudaArray:
+    torch.check(x, name)
+    torch.check_gradient(x, name)
+    dtype = torch.dtype_of(x, name, moved)
+    if not x.is_contiguous():
+        raise ValueError(_gaps(name))
+    if x.is_conj() or x.is_neg():
+        raise ValueError(f"{name} is conjugated or negated only when it is read: give {name}.clone()")
+    stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
+    return CudaArray(x.data_ptr(), tuple(x.shape), dtype, x.device.index, stream or LEGACY, x)
+
+
+def _of_interface(x: Any, name: str, moved: bool, written: bool, library: str) -> CudaArray:
+    interface = x.__cuda_array_interface__
+    shape = tuple(interface["shape"])
+    # The interface has no name for bfloat16, but the arrays' own dtype has.
+    dtype = np.dtype(x.dtype if hasattr(x, "dtype") else interface["typestr"])
+    check_array(dtype, name, moved)
+    address, read_only = interface["data"]
+    if written and read_only:
+        raise ValueError(f"{name} is read-only")
+    if interface.get("mask") is not None:
+        raise TypeError(f"{name} is masked: give its data and its mask each for itself")
+    _check_strides(shape, interface.get("strides"), dtype.itemsize, name)
+    stream = interface.get("stream")
+    if stream == 0:
+        raise ValueError(f"{name} says that its stream is 0, which __cuda_array_interface__ does not allow")
+    if library == "cupy":
+        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
+    device = _device(x, address)
+    return CudaArray(address or 0, shape, dtype, device, stream or LEGACY, x)
+
+
+def _of_dlpack(x: Any, name: str, moved: bool, written: bool) -> CudaArray:
+    tensor = dlpack.exported(x, LEGACY, name)
+    check_array(tensor.dtype, name, moved)
+    if written and tensor.read_only:
+        raise ValueError(f"{name} is read-only")
+    _check_strides(tensor.shape, tensor.strides, tensor.dtype.itemsize, name)
+    return CudaArray(tensor.address, tensor.shape, tensor.dtype, tensor.device, LEGACY, x, tensor.capsule)
+
+
+def _device(x: Any, address: int) -> int:
+    """The number of the device: the array's own word for it, or what the driver knows about the address."""
+    device = getattr(x, "device", None)
+    for name in ("id", "index"):  # CuPy and Numba have the first
+        number = getattr(device, name, None)
+        if isinstance(number, int):
+            return number
+    kind, number = _engine.cuda_memory(address or 0)
+    return number if kind == "cuda" else 0
+
+
+def _check_strides(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int, name: str) -> None:
+    expected = itemsize
+    for extent, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+        if extent > 1 and stride != expected:
+            raise ValueError(_gaps(name))
+        expected *= extent
+
+
+def _gaps(name: str) -> str:
+    return f"{name} is not contiguous: arrays on a device are used where they are, so give a contiguous copy"
