@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from collectives.arrays.cuda import on_cuda
 from collectives.calls.work import Work
 
 
@@ -52,9 +53,14 @@ class StepwisePlan:
 
 
 def check_planned(array: Any, name: str) -> None:
-    """Raises TypeError or ValueError for an array that a plan could only use through a copy. `name`: for the error."""
+    """Raises TypeError or ValueError for an array that a plan could only use through a copy. `name`: for the error.
+
+    For arrays on a CUDA device `Runner.plan` does so, since it knows whether NCCL runs the call.
+    """
+    if on_cuda(array):
+        return
     if type(array) is not np.ndarray:
-        raise TypeError(f"a plan needs NumPy arrays, but {name} is {type(array).__name__}")
+        raise TypeError(f"a plan needs NumPy arrays, or arrays on a CUDA device, but {name} is {type(array).__name__}")
     if not array.flags.c_contiguous:
         raise ValueError(f"a plan needs arrays without gaps, in C order, but {name} is not contiguous")
     if not array.flags.aligned:

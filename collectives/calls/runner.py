@@ -15,6 +15,7 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 
 from collectives.arrays.array import Array, Dtype, check_timeout
+from collectives.arrays.cuda import on_cuda
 from collectives.calls.call import Call, Ready
 from collectives.calls.external import Engines, ExternalCall, Side
 from collectives.calls.fusion import Fusion
@@ -24,7 +25,7 @@ from collectives.calls.plan import Plan, StepwisePlan
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
-from collectives.calls.streamed import StreamCalls
+from collectives.calls.streamed import StreamCall, StreamCalls
 from collectives.calls.together import Together
 from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.engines import Engine
@@ -113,7 +114,8 @@ class Runner:
             return self._block.start(self._chosen(build, *args, stream=stream), self._waiter, owner)
         with self.gate:
             call = self._chosen(build, *args, stream=stream)
-            return self._noted(call.start(self._group, call.seconds, self._waiter, owner))
+            work = call.start(self._group, call.seconds, self._waiter, owner)
+            return work if isinstance(call, StreamCall) else self._noted(work)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -203,6 +205,8 @@ class Runner:
             call = self._chosen(build, x, out, timeout, *args)
         if isinstance(call, ExternalCall) and call.result is None:
             raise ValueError(f"engine {call.engine!r} runs this call: a plan of it needs out=")
+        if not isinstance(call, StreamCall | ExternalCall) and (on_cuda(x) or on_cuda(out)):
+            raise TypeError("a plan of arrays on a CUDA device needs NCCL, which does not run this call: see explain")
         seconds = self.timeout if timeout is None else timeout
 
         def again() -> Any:
@@ -211,7 +215,8 @@ class Runner:
 
         def start() -> Work[Any]:
             with self.gate:
-                return self._noted(call.start(self._group, seconds, self._waiter, owner))
+                work = call.start(self._group, seconds, self._waiter, owner)
+                return work if isinstance(call, StreamCall) else self._noted(work)
 
         if not isinstance(call, Call) or not call.repeatable:
             return StepwisePlan(call.result, again, start, owner)

@@ -245,6 +245,10 @@ class StreamCalls:
             if wanted is None or used == wanted:
                 ticket.wait(None if deadline is None else deadline.left)
 
+    def close(self) -> None:
+        """Forget what was issued; called when the communicator is closed, which has ended all of it."""
+        self._issued.clear()
+
     @property
     def unfinished(self) -> int:
         """How many of the issued operations are not complete."""

@@ -325,6 +325,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """
         self._runner.gate.close()
         self._shut()
+        if self._runner.streams is not None:
+            self._runner.streams.close()
         for close in self._attached:
             close()
 

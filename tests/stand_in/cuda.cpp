@@ -123,7 +123,11 @@ Stream* find_stream(void* handle) {
         return usual;
     }
     const auto found = s.streams.find(static_cast<Stream*>(handle));
-    return found == s.streams.end() ? nullptr : *found;
+    if (found != s.streams.end()) return *found;
+    for (const auto& [device, usual] : s.defaults) {
+        if (usual == handle) return usual;
+    }
+    return nullptr;
 }
 
 // The allocation or registration that holds these bytes; null if there is none.
@@ -402,6 +406,8 @@ EXPORT int stand_in_enqueue(void* stream, void (*work)(void*), void* argument) {
     found->add([=] { work(argument); });
     return 0;
 }
+// The stream that a handle stands for, in any thread; null if it does not exist.
+EXPORT void* stand_in_resolve(void* stream) { return find_stream(stream); }
 // Whether these bytes are memory of a device.
 EXPORT int stand_in_is_device(std::uint64_t address, std::size_t bytes) {
     State& s = state();

@@ -4,8 +4,9 @@
 // below.
 //
 // Invariant: as in NCCL, a dead or missing rank is noticed by nobody: calls and streams wait until they are
-// aborted. A call on a communicator that is not ready gives error 4, the first call on a communicator waits
-// for all ranks, and two ranks on one device are refused.
+// aborted. Aborted work that has not begun is skipped when its stream comes to it. A call on a communicator
+// that is not ready gives error 4, the first call on a communicator waits for all ranks, and two ranks on one
+// device are refused.
 //
 // STAND_IN_VERSION is the version that it claims to be; STAND_IN_OLD leaves out what only later versions
 // have.
@@ -34,6 +35,7 @@
 
 extern "C" {
 int stand_in_enqueue(void* stream, void (*work)(void*), void* argument);
+void* stand_in_resolve(void* stream);
 int stand_in_is_device(std::uint64_t address, std::size_t bytes);
 int stand_in_device();
 }
@@ -76,8 +78,9 @@ struct Comm {
     std::atomic<int> state{0};
     std::atomic<bool> abort{false};
     std::atomic<bool> revoked{false};
-    std::atomic<int> pending{0};
-    std::uint32_t barriers = 0;  // of its stream's work, or of a call: never both at once
+    std::atomic<int> uses{1};     // by its owner, and by work in streams that has not ended
+    std::atomic<int> running{0};  // of this work, what has begun
+    std::uint32_t barriers = 0;   // of its stream's work, or of a call: never both at once
     bool connected = false;
     int splits = 0;
     std::thread starting;
@@ -205,23 +208,29 @@ void reduce_type(int type, const std::vector<const char*>& from, char* to, std::
 
 // --- work in streams
 
+void release(Comm* comm) {
+    if (--comm->uses == 0) delete comm;
+}
+
 void enqueue(Comm* comm, void* stream, std::function<void()> work, int& result) {
     struct Job {
         Comm* comm;
         std::function<void()> work;
     };
-    ++comm->pending;
+    ++comm->uses;
     auto* const job = new Job{comm, std::move(work)};
     const int code = stand_in_enqueue(
         stream,
         [](void* argument) {
             const std::unique_ptr<Job> job(static_cast<Job*>(argument));
+            ++job->comm->running;
             if (!job->comm->abort) job->work();
-            --job->comm->pending;
+            --job->comm->running;
+            release(job->comm);
         },
         job);
     if (code != 0) {
-        --comm->pending;
+        release(comm);
         delete job;
         result = fail(1, "the stream does not exist");
     }
@@ -243,19 +252,29 @@ void all_to_see(Comm* comm, const char* mine, std::size_t bytes, const Take& tak
     }
 }
 
-// Whether a call may begin; waits for all ranks at the first.
-int enter(Comm* comm) {
+// Runs a call, which waits for all ranks if it is the first: in the caller's thread, or, on a communicator
+// that does not block, in another one.
+int run_call(Comm* comm, void* stream, const std::function<int(void* stream)>& body) {
     if (comm == nullptr) return fail(4, "communicator is null");
     if (comm->state == 7) {
         comm->state = 4;
         return fail(4, "Attempt to use communicator before the previous operation returned ncclSuccess");
     }
     if (comm->revoked) return fail(5, "communicator was revoked");
-    if (!comm->connected) {
-        if (!comm->barrier()) return fail(3, "aborted while connecting");
-        comm->connected = true;
-    }
-    return 0;
+    void* const resolved = stand_in_resolve(stream);
+    if (resolved == nullptr) return fail(1, "the stream does not exist");
+    const auto whole = [comm, resolved, body] {
+        if (!comm->connected) {
+            if (!comm->barrier()) return 3;
+            comm->connected = true;
+        }
+        return body(resolved);
+    };
+    if (comm->blocking) return whole();
+    if (comm->starting.joinable()) comm->starting.join();
+    comm->state = 7;
+    comm->starting = std::thread([comm, whole] { comm->state = whole(); });
+    return 7;
 }
 
 int check(const void* pointer, std::size_t bytes, const char* name) {
@@ -299,25 +318,27 @@ bool move(Comm* comm, Message& m) {
 int run_messages() {
     if (messages.empty()) return 0;
     Comm* const comm = messages_of;
-    if (const int code = enter(comm); code != 0) return code;
-    int result = 0;
-    enqueue(
-        comm, messages_in,
-        [comm, all = messages]() mutable {
-            while (!comm->abort) {
-                bool moved = false;
-                bool over = true;
-                for (Message& m : all) {
-                    if (!m.over) moved |= move(comm, m);
-                    over &= m.over;
+    const auto body = [comm, all = messages](void* stream) {
+        int result = 0;
+        enqueue(
+            comm, stream,
+            [comm, all]() mutable {
+                while (!comm->abort) {
+                    bool moved = false;
+                    bool over = true;
+                    for (Message& m : all) {
+                        if (!m.over) moved |= move(comm, m);
+                        over &= m.over;
+                    }
+                    if (over) return;
+                    if (!moved) Comm::nap();
                 }
-                if (over) return;
-                if (!moved) Comm::nap();
-            }
-        },
-        result);
+            },
+            result);
+        return result;
+    };
     messages.clear();
-    return result;
+    return run_call(comm, messages_in, body);
 }
 
 int message(bool sends, void* data, std::size_t count, int type, int peer, Comm* comm, void* stream) {
@@ -388,7 +409,7 @@ EXPORT int ncclCommInitRankConfig(Comm** made, int size, UniqueId id, int rank, 
     return 7;
 }
 EXPORT int ncclCommSplit(Comm* comm, int, int key, Comm** made, Config* config) {
-    if (comm->state == 7) return enter(comm);
+    if (comm->state == 7) return fail(4, "Attempt to use communicator before it was ready");
     *made = nullptr;
     if (comm->starting.joinable()) comm->starting.join();
     auto* const child = new Comm;
@@ -416,13 +437,13 @@ EXPORT int ncclCommSplit(Comm* comm, int, int key, Comm** made, Config* config) 
 EXPORT int ncclCommAbort(Comm* comm) {
     if (comm == nullptr) return 0;
     comm->abort = true;
-    while (comm->pending > 0) Comm::nap();
-    delete comm;
+    while (comm->running > 0) Comm::nap();
+    release(comm);
     return 0;
 }
 EXPORT int ncclCommDestroy(Comm* comm) {
-    while (comm->pending > 0) Comm::nap();
-    delete comm;
+    while (comm->uses > 1) Comm::nap();
+    release(comm);
     return 0;
 }
 EXPORT int ncclGroupStart() {
@@ -446,17 +467,20 @@ EXPORT int ncclReduce(const void* in, void* out, std::size_t count, int type, in
     if (size_of(type) == 0 || type == 6) return fail(4, "invalid type " + std::to_string(type));
     int result = check(in, bytes, "sendbuff");
     if (result == 0 && takes) result = check(out, bytes, "recvbuff");
-    if (result == 0) result = enter(comm);
     if (result != 0) return result;
-    enqueue(
-        comm, stream,
-        [=] {
-            all_to_see(comm, static_cast<const char*>(in), bytes, [&](auto at, auto now, const auto& pieces) {
-                if (takes) reduce_type(type, pieces, static_cast<char*>(out) + at, now, op);
-            });
-        },
-        result);
-    return result;
+    return run_call(comm, stream, [=](void* in_stream) {
+        int enqueued = 0;
+        enqueue(
+            comm, in_stream,
+            [=] {
+                all_to_see(comm, static_cast<const char*>(in), bytes,
+                           [&](auto at, auto now, const auto& pieces) {
+                               if (takes) reduce_type(type, pieces, static_cast<char*>(out) + at, now, op);
+                           });
+            },
+            enqueued);
+        return enqueued;
+    });
 }
 EXPORT int ncclAllReduce(const void* in, void* out, std::size_t count, int type, int op, Comm* comm,
                          void* stream) {
@@ -468,19 +492,22 @@ EXPORT int ncclReduceScatter(const void* in, void* out, std::size_t count, int t
     const std::size_t all = part * static_cast<std::size_t>(comm->size);
     int result = check(in, all, "sendbuff");
     if (result == 0) result = check(out, part, "recvbuff");
-    if (result == 0) result = enter(comm);
     if (result != 0) return result;
-    enqueue(
-        comm, stream,
-        [=] {
-            std::vector<char> whole(all);
-            all_to_see(comm, static_cast<const char*>(in), all, [&](auto at, auto now, const auto& pieces) {
-                reduce_type(type, pieces, whole.data() + at, now, op);
-            });
-            std::memcpy(out, whole.data() + part * static_cast<std::size_t>(comm->rank), part);
-        },
-        result);
-    return result;
+    return run_call(comm, stream, [=](void* in_stream) {
+        int enqueued = 0;
+        enqueue(
+            comm, in_stream,
+            [=] {
+                std::vector<char> whole(all);
+                all_to_see(comm, static_cast<const char*>(in), all,
+                           [&](auto at, auto now, const auto& pieces) {
+                               reduce_type(type, pieces, whole.data() + at, now, op);
+                           });
+                std::memcpy(out, whole.data() + part * static_cast<std::size_t>(comm->rank), part);
+            },
+            enqueued);
+        return enqueued;
+    });
 }
 EXPORT int ncclBroadcast(const void* in, void* out, std::size_t count, int type, int root, Comm* comm,
                          void* stream) {
@@ -488,37 +515,42 @@ EXPORT int ncclBroadcast(const void* in, void* out, std::size_t count, int type,
     const bool gives = root == comm->rank;
     int result = gives ? check(in, bytes, "sendbuff") : 0;
     if (result == 0) result = check(out, bytes, "recvbuff");
-    if (result == 0) result = enter(comm);
     if (result != 0) return result;
-    enqueue(
-        comm, stream,
-        [=] {
-            all_to_see(comm, gives ? static_cast<const char*>(in) : nullptr, bytes,
-                       [&](auto at, auto now, const auto& pieces) {
-                           std::memmove(static_cast<char*>(out) + at, pieces[static_cast<std::size_t>(root)],
-                                        now);
-                       });
-        },
-        result);
-    return result;
+    return run_call(comm, stream, [=](void* in_stream) {
+        int enqueued = 0;
+        enqueue(
+            comm, in_stream,
+            [=] {
+                all_to_see(comm, gives ? static_cast<const char*>(in) : nullptr, bytes,
+                           [&](auto at, auto now, const auto& pieces) {
+                               std::memmove(static_cast<char*>(out) + at,
+                                            pieces[static_cast<std::size_t>(root)], now);
+                           });
+            },
+            enqueued);
+        return enqueued;
+    });
 }
 EXPORT int ncclAllGather(const void* in, void* out, std::size_t count, int type, Comm* comm, void* stream) {
     const std::size_t bytes = count * size_of(type);
     int result = check(in, bytes, "sendbuff");
     if (result == 0) result = check(out, bytes * static_cast<std::size_t>(comm->size), "recvbuff");
-    if (result == 0) result = enter(comm);
     if (result != 0) return result;
-    enqueue(
-        comm, stream,
-        [=] {
-            all_to_see(comm, static_cast<const char*>(in), bytes, [&](auto at, auto now, const auto& pieces) {
-                for (std::size_t r = 0; r < pieces.size(); ++r) {
-                    std::memcpy(static_cast<char*>(out) + r * bytes + at, pieces[r], now);
-                }
-            });
-        },
-        result);
-    return result;
+    return run_call(comm, stream, [=](void* in_stream) {
+        int enqueued = 0;
+        enqueue(
+            comm, in_stream,
+            [=] {
+                all_to_see(comm, static_cast<const char*>(in), bytes,
+                           [&](auto at, auto now, const auto& pieces) {
+                               for (std::size_t r = 0; r < pieces.size(); ++r) {
+                                   std::memcpy(static_cast<char*>(out) + r * bytes + at, pieces[r], now);
+                               }
+                           });
+            },
+            enqueued);
+        return enqueued;
+    });
 }
 
 #ifndef STAND_IN_OLD

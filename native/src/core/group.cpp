@@ -314,8 +314,14 @@ void Group::close() {
         queued_.notify_all();
     }
     if (progress_.joinable()) progress_.join();
-    streams_.close();
+    const bool was_early = streams_.close();
     const std::lock_guard lock(running_);
+    // Other ranks wait in these operations, and no link tells them.
+    if (was_early && !broken_ && !health_.is_condemned()) {
+        links_.report_broken(
+            Error(ErrorKind::aborted, "it was closed before its operations on its device were complete"),
+            first_incomplete());
+    }
     streams_.write_records();
     closed_ = true;
     links_.close();

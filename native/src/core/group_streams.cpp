@@ -8,6 +8,8 @@ namespace collectives {
 namespace {
 // While this rank waits for others in a step that only an engine knows.
 constexpr auto asks_caller_after = std::chrono::milliseconds(50);
+// What a rank that has left has completed is complete on the others within this time.
+constexpr auto completes_within = std::chrono::seconds(1);
 }  // namespace
 
 StreamWatch::Owner Group::stream_owner() {
@@ -41,6 +43,15 @@ std::optional<Error> Group::why_ended(StreamWork& work) {
         // Every rank takes part in such an operation.
         if (cause->kind == ErrorKind::peer_lost || cause->ends(work.call, {}, work.began, now)) {
             return cause->error(&work.call);
+        }
+    }
+    if (const std::vector<int> left = health_.left(); !left.empty()) {
+        if (!work.left_since) work.left_since = now;
+        if (now - *work.left_since >= completes_within) {
+            const std::string has = left.size() == 1 ? " has" : " have";
+            return Error(ErrorKind::peer_lost,
+                         name_ranks(left) + has + " left in order, and not completed " + work.call.describe(),
+                         left);
         }
     }
     if (const std::optional<std::string> failure = streams_.engine()->failure()) {

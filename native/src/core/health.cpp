@@ -67,6 +67,11 @@ void Health::note_doubt(Clock::time_point until) {
     found_.notify_all();
 }
 
+std::vector<int> Health::left() {
+    const std::lock_guard lock(mutex_);
+    return {left_.begin(), left_.end()};
+}
+
 void Health::add_late(std::uint64_t sequence, int rank) {
     const std::lock_guard lock(mutex_);
     if (sequence < sequence_) return;

@@ -87,6 +87,8 @@ class Health {
     // Null if there is none.
     const Cause* cause() const { return is_condemned() ? &*cause_ : nullptr; }
     const Reports& reports() const { return reports_; }
+    // The ranks that have left in order, as far as this rank knows, ascending. From any thread.
+    std::vector<int> left();
     // The ranks that have answered that they have not begun the collective of that number, ascending.
     std::vector<int> late(std::uint64_t sequence);
     void forget_late();

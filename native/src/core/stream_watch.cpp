@@ -62,6 +62,7 @@ void StreamWatch::serve() {
         // It may have become complete meanwhile.
         if (!why || stop_ || why_ || first->is_complete()) continue;
         why_ = *why;
+        doom_all(lock);
         lock.unlock();
         bool told = owner_.break_with(*why);
         engine_->abort();
@@ -89,8 +90,18 @@ void StreamWatch::note_over(const StreamWork& work, std::optional<Error> error) 
     over_.push_back({work.record, work.engine, std::move(error), ticks::now()});
 }
 
-void StreamWatch::fail_all(const Lock& lock, const Error& error) {
-    collect(lock);
+void StreamWatch::doom_all(const Lock&) {
+    std::erase_if(under_way_, [&](const std::shared_ptr<StreamWork>& work) {
+        work->is_doomed.store(true, std::memory_order_seq_cst);
+        // Only what was complete before that counts.
+        if (!work->is_issued.load(std::memory_order_acquire) || !work->task->complete()) return false;
+        work->is_doomed.store(false, std::memory_order_release);
+        note_over(*work, std::nullopt);
+        return true;
+    });
+}
+
+void StreamWatch::fail_all(const Lock&, const Error& error) {
     for (const auto& work : under_way_) {
         note_over(*work, error);
         work->error = error;
@@ -101,12 +112,12 @@ void StreamWatch::fail_all(const Lock& lock, const Error& error) {
 }
 
 void StreamWatch::end_all(const Error& error) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (!why_) why_ = error;
-    }
-    engine_->abort();
     Lock lock(mutex_);
+    if (!why_) why_ = error;
+    doom_all(lock);
+    lock.unlock();
+    engine_->abort();
+    lock.lock();
     fail_all(lock, *why_);
 }
 
@@ -158,25 +169,27 @@ bool StreamWatch::wait(const StreamWork& work, double timeout,
     return true;
 }
 
-void StreamWatch::close() {
+bool StreamWatch::close() {
     {
         const std::lock_guard lock(mutex_);
         stop_ = true;
         changed_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
-    if (engine_ == nullptr) return;
+    if (engine_ == nullptr) return false;
     Lock lock(mutex_);
-    collect(lock);
-    const bool is_idle = under_way_.empty() && !why_;
+    doom_all(lock);
+    const bool is_idle = under_way_.empty();
+    const bool is_sound = is_idle && !why_;
     lock.unlock();
-    if (is_idle) {
+    if (is_sound) {
         engine_->close();
     } else {
         engine_->abort();
     }
     lock.lock();
     fail_all(lock, why_.value_or(Error(ErrorKind::aborted, "this communicator was closed meanwhile")));
+    return !is_idle;
 }
 
 }  // namespace collectives

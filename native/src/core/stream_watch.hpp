@@ -3,7 +3,7 @@
 // Invariant: an operation is watched from before it is issued until it is over, so a rank that cannot go on
 // while it issues one is freed like a stream that cannot. The thread exists only while there is something to
 // watch. The first reason to end one operation ends all of them, and nobody is told before the engine has
-// nothing on the device any more.
+// nothing on the device any more. An operation is complete, or it was aborted, and never both.
 #pragma once
 
 #include <atomic>
@@ -34,11 +34,19 @@ struct StreamWork {
     Clock::time_point began = Clock::now();
     std::optional<Vigil> vigil;  // since it is the oldest; used by the watching thread alone
 
+    std::optional<Clock::time_point> left_since;  // when a rank was found to have left
+
     std::atomic<bool> is_issued{false};
+    // It is being aborted. The stream then goes on and passes the operation, whose arrays are undefined.
+    std::atomic<bool> is_doomed{false};
     std::optional<Error> error;  // unchanged once `has_failed` is set
     std::atomic<bool> has_failed{false};
 
-    bool is_complete() const { return is_issued.load(std::memory_order_acquire) && task->complete(); }
+    // Whether the stream has passed it, and no abort was the reason: that is looked at last.
+    bool is_complete() const {
+        return is_issued.load(std::memory_order_acquire) && task->complete() &&
+               !is_doomed.load(std::memory_order_acquire);
+    }
 };
 
 class StreamWatch {
@@ -80,8 +88,9 @@ class StreamWatch {
     bool wait(const StreamWork& work, double timeout, const std::function<bool()>& interrupted) const;
     // The first operation's sequence number; nothing if none is under way.
     std::optional<std::uint64_t> oldest();
-    // End what is under way, and free the engine. `running` must not be held.
-    void close();
+    // End what is under way, and free the engine. Returns whether something was under way. `running` must not
+    // be held.
+    bool close();
 
   private:
     struct Over {
@@ -95,7 +104,9 @@ class StreamWatch {
     void serve();
     // Forget operations that are complete.
     void collect(const Lock& lock);
-    // All operations fail with that error.
+    // An abort is about to begin: what is not complete now fails.
+    void doom_all(const Lock& lock);
+    // All these operations fail with that error.
     void fail_all(const Lock& lock, const Error& error);
     void note_over(const StreamWork& work, std::optional<Error> error);
 

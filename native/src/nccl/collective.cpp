@@ -42,19 +42,18 @@ Sizes sizes_of(const Arguments& a, const Communicator::Member& member) {
 class CollectiveTask final : public StreamTask {
   public:
     CollectiveTask(std::shared_ptr<Communicator> communicator, const Arguments& arguments)
-        : communicator_(std::move(communicator)), a_(arguments), done_(communicator_->take_signal()) {}
+        : communicator_(std::move(communicator)), a_(arguments) {}
 
     void issue() override {
         const cuda::Current current(*communicator_->context());
+        done_.emplace(communicator_->take_signal());
         if (a_.producer) cuda::order(*a_.producer, a_.stream);
         run();
-        done_.set_by(a_.stream);
+        done_->set_by(a_.stream);
     }
-    bool complete() const override { return done_.is_set(); }
+    bool complete() const override { return done_->is_set(); }
 
   private:
-    using Args = Arguments;
-
     const void* in() const { return reinterpret_cast<const void*>(a_.in); }
     void* out() const { return reinterpret_cast<void*>(a_.out); }
     std::uint64_t bytes() const { return a_.count * a_.unit; }
@@ -135,7 +134,7 @@ class CollectiveTask final : public StreamTask {
 
     std::shared_ptr<Communicator> communicator_;
     Arguments a_;
-    cuda::Signal done_;
+    std::optional<cuda::Signal> done_;  // since it was issued
 };
 
 }  // namespace

@@ -13,8 +13,11 @@ namespace {
 
 // How often the state is asked for while ranks meet, which takes about half a second.
 constexpr auto look_again = 1ms;
-// A call that `abort` meets returns within this time once NCCL has been told to give up.
-constexpr auto calls_return = 1s;
+// The same while a call that does not block puts its work into a stream.
+constexpr auto look_at_call = 5us;
+// Calls that block return within this time once NCCL has been told to give up. If they do not, the
+// communicator is freed under them, since otherwise nobody would ever be told why.
+constexpr auto calls_return = 5s;
 
 }  // namespace
 
@@ -31,29 +34,32 @@ Communicator::Communicator(const Library& library, const UniqueId& id, const Mem
     config.split_share = 0;  // so that the first communicator can be freed without the second
     if (max_ctas > 0) config.max_ctas = max_ctas;
     Handle first = nullptr;
-    Handle second = nullptr;
     try {
         const Result started = api.init_rank(&first, member.size, id, member.rank, &config);
         if (started != success && started != in_progress) {
             library_.throw_failure(started, "ncclCommInitRankConfig", first);
         }
         settle(first, "ncclCommInitRankConfig", patience);
-        // Each call on a communicator that does not block costs several times as much as on one that does.
-        // The first makes the second, still without blocking.
-        config.blocking = 1;
-        const Result split = api.split(first, 0, member.rank, &second, &config);
-        if (split != success && split != in_progress) library_.throw_failure(split, "ncclCommSplit", first);
-        settle(first, "ncclCommSplit", patience);
-        if (second == nullptr) library_.throw_failure(internal_error, "ncclCommSplit", first);
+        handle_ = api.revoke == nullptr ? first : blocking_twin(first, config, patience);
     } catch (...) {
         // NCCL may give a handle although it has failed.
-        if (second != nullptr) api.abort(second);
         if (first != nullptr) api.abort(first);
         throw;
     }
     // Nothing runs on the first one, and it takes as much memory as the second.
-    api.abort(first);
-    handle_ = second;
+    if (handle_ != first) api.abort(first);
+}
+
+Handle Communicator::blocking_twin(Handle first, Config config, const Patience& patience) const {
+    // This call itself does not block, because the first communicator does not.
+    const Api& api = library_.api();
+    config.blocking = 1;
+    Handle second = nullptr;
+    const Result split = api.split(first, 0, member_.rank, &second, &config);
+    if (split != success && split != in_progress) library_.throw_failure(split, "ncclCommSplit", first);
+    settle(first, "ncclCommSplit", patience);
+    if (second == nullptr) library_.throw_failure(internal_error, "ncclCommSplit", first);
+    return second;
 }
 
 void Communicator::settle(Handle handle, const char* function, const Patience& patience) const {
@@ -77,26 +83,42 @@ std::optional<std::string> Communicator::failure() {
            library_.api().get_error_string(asked == success ? state : asked);
 }
 
-void Communicator::call(const char* name, const Function& function) {
-    Handle handle = nullptr;
-    {
-        const std::lock_guard lock(mutex_);
-        if (ending_) throw Error(ErrorKind::aborted, std::string(name) + ": NCCL's communicator was aborted");
-        ++inside_;
-        handle = handle_;
-    }
-    const Result result = function(library_.api(), handle);
+cuda::Signal Communicator::take_signal() {
+    const std::lock_guard lock(mutex_);
+    if (signals_ == nullptr) throw Error(ErrorKind::aborted, "NCCL's communicator was aborted");
+    return signals_->take();
+}
+
+Handle Communicator::enter(const char* name) {
+    const std::lock_guard lock(mutex_);
+    if (ending_) throw Error(ErrorKind::aborted, std::string(name) + ": NCCL's communicator was aborted");
+    ++inside_;
+    return handle_;
+}
+
+void Communicator::leave() {
     const std::lock_guard lock(mutex_);
     --inside_;
     changed_.notify_all();
-    if (ending_) throw Error(ErrorKind::aborted, std::string(name) + ": NCCL's communicator was aborted");
-    library_.check(result, name, handle);
 }
 
-void Communicator::let_calls_return(std::unique_lock<std::mutex>& lock) {
-    if (inside_ == 0) return;
-    if (library_.api().revoke != nullptr) library_.api().revoke(handle_, 0);
-    changed_.wait_for(lock, calls_return, [&] { return inside_ == 0; });
+void Communicator::call(const char* name, const Function& function) {
+    const Api& api = library_.api();
+    const Handle handle = enter(name);
+    Result result = function(api, handle);
+    leave();
+    // Between these looks nothing is inside NCCL, so `abort` need not wait.
+    while (result == in_progress) {
+        std::this_thread::sleep_for(look_at_call);
+        static_cast<void>(enter(name));
+        const Result asked = api.get_async_error(handle, &result);
+        leave();
+        if (asked != success) result = asked;
+    }
+    if (result == success) return;
+    static_cast<void>(enter(name));  // after an abort, that is the reason
+    leave();
+    library_.throw_failure(result, name, handle);
 }
 
 void Communicator::abort() noexcept {
@@ -106,7 +128,8 @@ void Communicator::abort() noexcept {
         return;
     }
     ending_ = true;
-    let_calls_return(lock);
+    if (inside_ > 0 && library_.api().revoke != nullptr) library_.api().revoke(handle_, 0);
+    changed_.wait_for(lock, calls_return, [&] { return inside_ == 0; });
     const Handle handle = handle_;
     lock.unlock();
     try {
@@ -117,6 +140,7 @@ void Communicator::abort() noexcept {
     }
     lock.lock();
     handle_ = nullptr;
+    signals_.reset();  // signals that are still looked at keep their memory
     changed_.notify_all();
 }
 
@@ -127,6 +151,7 @@ void Communicator::close() noexcept {
         return;
     }
     ending_ = true;
+    changed_.wait(lock, [&] { return inside_ == 0; });
     const Handle handle = handle_;
     lock.unlock();
     try {
@@ -137,6 +162,7 @@ void Communicator::close() noexcept {
     }
     lock.lock();
     handle_ = nullptr;
+    signals_.reset();  // signals that are still looked at keep their memory
     changed_.notify_all();
 }
 

@@ -46,20 +46,23 @@ class Communicator final : public StreamEngine {
     void call(const char* name, const Function& function);
 
     const std::shared_ptr<const cuda::PrimaryContext>& context() const { return context_; }
-    // A signal for an operation of this communicator.
-    cuda::Signal take_signal() { return signals_->take(); }
+    // A signal for an operation of this communicator. Throws Error(aborted) once it was ended.
+    cuda::Signal take_signal();
     const Member& member() const { return member_; }
 
   private:
     // Wait until the state of a communicator that does not block is known.
     void settle(Handle handle, const char* function, const Patience& patience) const;
-    // Waits until no call is inside, or some time has passed.
-    void let_calls_return(std::unique_lock<std::mutex>& lock);
+    // Makes a communicator from that one, whose calls block.
+    Handle blocking_twin(Handle first, Config config, const Patience& patience) const;
+    // Throws if the communicator is ending.
+    Handle enter(const char* name);
+    void leave();
 
     const Library& library_;
     Member member_;
     std::shared_ptr<const cuda::PrimaryContext> context_;
-    std::shared_ptr<cuda::Signals> signals_;
+    std::shared_ptr<cuda::Signals> signals_;  // null once the communicator was ended
 
     std::mutex mutex_;
     std::condition_variable changed_;

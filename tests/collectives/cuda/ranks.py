@@ -1,0 +1,68 @@
+"""Ranks in processes of their own, which find the stand-ins, and what each of them prints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.launched import _CHOSEN, _HOME
+
+WORKER: Final = Path(__file__).with_name("worker.py")
+LIMIT: Final = 60.0  # seconds for a case, on a loaded machine
+
+
+class Ended(NamedTuple):
+    returncode: int
+    output: str
+
+
+def run(
+    case: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    size: int = 2,
+    each: Mapping[int, Mapping[str, str]] | None = None,
+) -> list[Ended]:
+    """Run a case of the worker on `size` ranks, to its end. `each`: more variables, by rank.
+
+    Ranks are no children of a launcher, which would end the others when one dies.
+    """
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "NCCL_"))}
+    common = {
+        **kept,
+        **_CHOSEN,
+        "PYTHONPATH": os.pathsep.join([str(_HOME), *sys.path]),
+        "COLLECTIVES_CALIBRATE": "off",
+        "COLLECTIVES_STORE": f"file://{folder}/store",
+        "COLLECTIVES_SIZE": str(size),
+        **environment,
+    }
+    outputs = [folder / f"output-{rank}" for rank in range(size)]
+    ranks = []
+    try:
+        for rank, output in enumerate(outputs):
+            own = {"COLLECTIVES_RANK": str(rank), **((each or {}).get(rank, {}))}
+            with output.open("w") as file:
+                command = [sys.executable, str(WORKER), case]
+                ranks.append(subprocess.Popen(command, env={**common, **own}, stdout=file, stderr=file))
+        until = time.monotonic() + LIMIT
+        for one in ranks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for one in ranks:
+            one.kill()
+            one.wait()
+    return [Ended(one.returncode, output.read_text()) for one, output in zip(ranks, outputs, strict=True)]
+
+
+def succeed(ended: list[Ended], but: int | None = None) -> None:
+    """Assert that all ranks, but that one, have ended without an error."""
+    for rank, one in enumerate(ended):
+        assert rank == but or one.returncode == 0, "\n".join(f"[{r}] {e.output}" for r, e in enumerate(ended))

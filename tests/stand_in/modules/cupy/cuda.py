@@ -1,0 +1,72 @@
+"""Devices and streams of the stand-in for CuPy."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import driver
+
+_LEGACY = 1
+
+
+class Device:
+    def __init__(self, number: int | None = None) -> None:
+        self.id = driver.current_device() if number is None else number
+
+    def use(self) -> None:
+        driver.push(self.id)
+
+    def __enter__(self) -> None:
+        driver.push(self.id)
+
+    def __exit__(self, *_: object) -> None:
+        driver.pop()
+
+
+class Stream:
+    """A stream; within `with`, the current one."""
+
+    def __init__(self, ptr: int | None = None) -> None:
+        self.ptr = driver.create_stream() if ptr is None else ptr
+
+    def __enter__(self) -> Stream:
+        _current.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.pop()
+
+    def synchronize(self) -> None:
+        driver.synchronize(self.ptr)
+
+    def destroy(self) -> None:
+        driver.destroy_stream(self.ptr)
+
+    def capture(self, on: bool) -> None:
+        driver.capture(self.ptr, on)
+
+
+class Gate:
+    """A word of registered memory by which a test holds up streams."""
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(1024, np.uint32)
+        driver.register(self._memory.ctypes.data, self._memory.nbytes)
+
+    def hold(self, stream: Any) -> None:
+        driver.wait_value(stream.ptr, self._memory.ctypes.data, 1)
+
+    def open(self) -> None:
+        self._memory[0] = 1
+
+
+_current = [Stream(_LEGACY)]
+
+
+def get_current_stream() -> Stream:
+    return _current[-1]

@@ -1,0 +1,94 @@
+"""The functions of the stand-in for the CUDA driver, called as CuPy calls those of the driver."""
+
+from __future__ import annotations
+
+import ctypes
+
+_library = ctypes.CDLL("libcuda.so.1")
+_pushed: list[int] = []
+
+
+def _function(name: str, *arguments: type) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
+    address = ctypes.c_void_p()
+    code = _library.cuGetProcAddress_v2(name.encode(), ctypes.byref(address), 12000, ctypes.c_uint64(0), None)
+    assert code == 0 and address.value, f"{name}: {code}"
+    return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(address.value)
+
+
+_U64, _OUT = ctypes.c_uint64, ctypes.c_void_p
+_alloc = _function("cuMemAlloc", _OUT, ctypes.c_size_t)
+_free = _function("cuMemFree", _U64)
+_retain = _function("cuDevicePrimaryCtxRetain", _OUT, ctypes.c_int)
+_push = _function("cuCtxPushCurrent", ctypes.c_void_p)
+_pop = _function("cuCtxPopCurrent", _OUT)
+_create = _function("cuStreamCreate", _OUT, ctypes.c_uint)
+_destroy = _function("cuStreamDestroy", ctypes.c_void_p)
+_wait = _function("cuStreamWaitValue32", ctypes.c_void_p, _U64, ctypes.c_uint32, ctypes.c_uint)
+_register = _function("cuMemHostRegister", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
+
+
+def _check(code: int) -> None:
+    assert code == 0, f"the stand-in for the driver returned {code}"
+
+
+def push(device: int) -> None:
+    context = ctypes.c_void_p()
+    _check(_retain(ctypes.byref(context), device))
+    _check(_push(context))
+    _pushed.append(device)
+
+
+def pop() -> None:
+    _check(_pop(ctypes.byref(ctypes.c_void_p())))
+    _pushed.pop()
+
+
+def current_device() -> int:
+    if not _pushed:
+        push(0)
+    return _pushed[-1]
+
+
+def alloc(nbytes: int) -> int:
+    current_device()
+    address = _U64()
+    _check(_alloc(ctypes.byref(address), nbytes))
+    return address.value
+
+
+def free(address: int) -> None:
+    _check(_free(address))
+
+
+def create_stream() -> int:
+    current_device()
+    stream = ctypes.c_void_p()
+    _check(_create(ctypes.byref(stream), 1))
+    assert stream.value
+    return stream.value
+
+
+def destroy_stream(stream: int) -> None:
+    _check(_destroy(stream))
+
+
+def synchronize(stream: int) -> None:
+    current_device()
+    _check(_library.stand_in_synchronize(ctypes.c_void_p(stream)))
+
+
+def capture(stream: int, on: bool) -> None:
+    _check(_library.stand_in_capture(ctypes.c_void_p(stream), int(on)))
+
+
+def wait_value(stream: int, address: int, value: int) -> None:
+    _check(_wait(stream, address, value, 0))
+
+
+def register(address: int, nbytes: int) -> None:
+    _check(_register(address, nbytes, 3))
+
+
+def registered() -> int:
+    """How many ranges of host memory are registered."""
+    return int(_library.stand_in_registered())
