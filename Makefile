@@ -19,7 +19,7 @@ FORMATTED := $(shell find native/src tests/native tests/stand_in -name '*.[ch]pp
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-long check format lint types native-tests bench dev frameworks docs build package tensorflow
-.PHONY: launchers transports
+.PHONY: launchers transports test-gpu
 .PHONY: clean
 
 help: ## Say what there is to make.
@@ -40,6 +40,9 @@ test: $(READY) $(FRAMEWORKS) ## Run the tests. Fetches TensorFlow, PyTorch and J
 
 test-long: export COLLECTIVES_TESTS = long
 test-long: test ## Run the tests with all combinations of their parameters.
+
+test-gpu: $(READY) ## Run the tests that need a GPU, and print device, driver and versions (ARGS for pytest).
+	$(BIN)/python -m tools.check_gpu $(ARGS)
 
 check: format lint types native-tests ## Check format, style, types, and the C++ under sanitizers.
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from collectives.algorithms import algorithms
-from collectives.commands import checks, frameworks, trials
+from collectives.commands import checks, frameworks, gpus, trials
 from collectives.commands.checks import Problem, Section
 from collectives.commands.explain import row_text
 from collectives.commands.machine import this_machine
@@ -42,8 +42,8 @@ def command(ranks: int | None, store: str | None, as_json: bool) -> None:
 
     Checks processor, memory, limits, kernel and network; connects two ranks over each transport; checks the
     variables that the launcher set; tries the store, through which ranks find each other; reports how tensors of
-    frameworks reach the library. Problems come first, each with what to do. The exit code is 1 if a problem would
-    prevent a job from running.
+    frameworks reach the library, and which devices, CuPy and NCCL there are. Problems come first, each with what to
+    do. The exit code is 1 if a problem would prevent a job from running.
     """
     sections = examine(os.environ, ranks, store)
     click.echo(json.dumps(as_object(sections), indent=2) if as_json else as_text(sections))
@@ -78,6 +78,7 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
         checks.kernel(ranks),
         checks.versions(),
         frameworks.section(env),
+        gpus.section(env),
         _choices(ranks, wanted if wanted != "auto" else works[0] if works else "tcp", env),
     ]
 

@@ -42,6 +42,8 @@ def transports(wanted: str, engine: bool, ranks: int) -> Section:
     facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
     broken = []
     for scheme in registry.schemes():
+        if scheme in registry.LIBRARIES and wanted != scheme:
+            continue  # `gpus` reports on it
         tried = engine and scheme in registry.AUTO
         reason = registry.available(scheme) or (_attempt(scheme, ranks) if tried else None)
         facts[scheme] = reason or ("works" if tried else "available, not tried")

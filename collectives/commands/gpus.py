@@ -1,0 +1,90 @@
+"""What `collectives doctor` reports about CUDA devices: driver, devices, CuPy and NCCL.
+
+Invariant: a machine without a device has no problem. What is missing on one that has a device is a hint, since arrays
+then go through host memory. The driver is initialised, but no memory of a device is used.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from collectives.commands.checks import Problem, Section
+from collectives.native import _engine
+from collectives.native.errors import CollectiveError
+from collectives.transports import nccl
+
+_CUPY: Final = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+
+
+def section(env: Mapping[str, str]) -> Section:
+    facts: dict[str, Any] = {}
+    problems: list[Problem] = []
+    devices = _devices(facts, problems)
+    cupy = next((f"{name} {found}" for name in _CUPY if (found := _version(name))), "")
+    facts["CuPy"] = cupy or "not installed; arrays of PyTorch, Numba and JAX work without it"
+    _nccl(env, devices, facts, problems)
+    if devices:
+        facts["MPS"] = _mps(env)
+    return Section("GPUs", facts, problems)
+
+
+def _devices(facts: dict[str, Any], problems: list[Problem]) -> int:
+    """The number of devices that this process can use."""
+    reason = _engine.why_no_cuda()
+    if reason is not None:
+        facts["driver"] = reason
+        if _engine.cuda_driver()[1]:  # there is one, which cannot be used
+            problems.append(Problem("hint", reason, "until then arrays on devices go through host memory"))
+        return 0
+    file, code = _engine.cuda_driver()
+    facts["driver"] = f"{file}, for CUDA up to {code // 1000}.{code % 1000 // 10}"
+    try:
+        found = _engine.cuda_devices()
+    except CollectiveError as error:
+        facts["devices"] = str(error)
+        problems.append(Problem("hint", str(error), "see nvidia-smi, and CUDA_VISIBLE_DEVICES"))
+        return 0
+    facts["devices"] = [
+        f"{d.number}: {d.name}, compute capability {d.capability // 10}.{d.capability % 10}, "
+        f"{d.multiprocessors} multiprocessors"
+        for d in found
+    ] or "none is visible"
+    return len(found)
+
+
+def _nccl(env: Mapping[str, str], devices: int, facts: dict[str, Any], problems: list[Problem]) -> None:
+    found = nccl.find(env)
+    problem = found.problem
+    if not problem:
+        try:
+            library = _engine.load_nccl(found.path)
+            code = library.version
+            release = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+            facts["NCCL"] = f"{release}, {library.path} ({found.origin})"
+            facts["NCCL has"] = ", ".join(library.features) or "what all versions have"
+            return
+        except CollectiveError as error:
+            problem = str(error)
+    facts["NCCL"] = problem
+    if devices or env.get(nccl.VARIABLE):
+        problems.append(Problem("hint", problem, "until then arrays on devices go through host memory"))
+
+
+def _mps(env: Mapping[str, str]) -> str:
+    """Whether NVIDIA's Multi-Process Service runs, by which ranks that share a device run at the same time."""
+    pipes = Path(env.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
+    if (pipes / "control").exists():
+        return f"its control pipe is in {pipes}"
+    there = "" if shutil.which("nvidia-cuda-mps-control") else ", and nvidia-cuda-mps-control is not in PATH"
+    return f"no control pipe in {pipes}{there}; ranks that share a device then take turns"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
