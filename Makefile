@@ -19,7 +19,7 @@ FORMATTED := $(shell find native/src tests/native tests/stand_in -name '*.[ch]pp
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-long check format lint types native-tests bench dev frameworks docs build package tensorflow
-.PHONY: launchers transports test-gpu
+.PHONY: launchers transports test-gpu test-verbs
 .PHONY: clean
 
 help: ## Say what there is to make.
@@ -43,6 +43,10 @@ test-long: test ## Run the tests with all combinations of their parameters.
 
 test-gpu: $(READY) ## Run the tests that need a GPU, and print device, driver and versions (ARGS for pytest).
 	$(BIN)/python -m tools.check_gpu $(ARGS)
+
+test-verbs: $(READY) ## Run the tests of RDMA verbs in a VM with soft-RoCE devices. Root only; fetches 92 MB from Debian.
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 tests/verbs/run.sh \
+		$(BIN)/pytest -rs -p pytest_timeout -p no:cacheprovider tests/verbs $(ARGS)
 
 check: format lint types native-tests ## Check format, style, types, and the C++ under sanitizers.
 
