@@ -181,6 +181,7 @@ void Links::take_up(Connected connected) {
     connections_.erase(peer);
     std::unique_ptr<Link> link = by.connect(describe(peer), std::move(connections));
     if (!by.capabilities().takes_sockets) {
+        const std::lock_guard lock(news_);
         watched_[peer] = link.get();
         if (gone_[static_cast<std::size_t>(peer)]) link->mark_lost();
     }
@@ -188,17 +189,23 @@ void Links::take_up(Connected connected) {
 }
 
 void Links::take_up_news() {
-    const std::lock_guard lock(news_);
-    unread_ = false;
-    for (Connected& connected : arrived_) {
+    std::vector<Connected> arrived;
+    {
+        const std::lock_guard lock(news_);
+        unread_ = false;
+        arrived.swap(arrived_);
+    }
+    // Without the lock: a transport may take a second to connect, and the control thread must not wait for
+    // it.
+    for (Connected& connected : arrived) {
         const int peer = connected.peer;
         try {
             take_up(std::move(connected));
         } catch (const Error& error) {
+            const std::lock_guard lock(news_);
             failed_.emplace(peer, error);  // thrown when an operation needs the link
         }
     }
-    arrived_.clear();
 }
 
 bool Links::has_own_message() const { return owned_.front()->announced(Context(), 0).has_value(); }
