@@ -141,6 +141,14 @@ class StreamTicket:
     def wait(self, timeout: float | None) -> None:
         """Wait on the host until it is done, None: until its deadline; raise its error. OpTimeout after `timeout`."""
 
+def network_ports(transport: str) -> list[dict[str, Any]]:
+    """The ports of network devices that the transport finds on this machine, usable or not.
+
+    Each has `device`, `port`, `layer` ("Ethernet", "InfiniBand"), `state`, `address` and its `address_kind` ("RoCE v2")
+    and `address_index` in the port's table, `mtu` (bytes), `numa_node` (-1 if unknown), and in `problem` the reason why
+    it cannot be used, or "". TransportUnavailable if the transport cannot look for any, or the engine has no links of
+    it."""
+
 class Job:
     """The common part of the communicator of one `init` and all communicators made from it: their control thread.
 

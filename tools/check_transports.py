@@ -1,11 +1,11 @@
-"""Builds the library without shm, without inproc and without tcp, and runs the conformance suite with each build.
+"""Builds the library without each of its transports in turn, and runs the conformance suite with each build.
 
-    python -m tools.check_transports            # all three
+    python -m tools.check_transports            # all
     python -m tools.check_transports shm        # without shm
 
 Invariant: each build is installed in an environment of its own, and tested from a folder that holds only the tests and
 the plug-ins. The suite skips the groups of a transport that a build lacks, with the reason; a build that skips nothing
-is an error.
+is an error, unless it lacks verbs, which the suite does not use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TRANSPORTS = ("tcp", "inproc", "shm")
+TRANSPORTS = ("tcp", "inproc", "shm", "verbs")
 SUITE = "tests/collectives/conformance"
 
 
@@ -77,7 +77,8 @@ def check(left_out: str, arguments: list[str]) -> str:
             cwd=where,
         )
         closing = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr
-        if done.returncode != 0 or not re.search(r"\d+ skipped", closing):
+        skips = left_out == "verbs" or re.search(r"\d+ skipped", closing)
+        if done.returncode != 0 or not skips:
             raise SystemExit(f"without {left_out}:\n{done.stdout}\n{done.stderr}")
         return closing
 

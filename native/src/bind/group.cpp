@@ -399,12 +399,32 @@ class PyGroup {
     std::shared_ptr<nccl::Communicator> nccl_;
 };
 
+nb::list ports_of(const std::string& transport) {
+    nb::list ports;
+    for (const NetworkPort& port : network_ports(transport)) {
+        nb::dict one;
+        one["device"] = port.device;
+        one["port"] = port.port;
+        one["layer"] = port.layer;
+        one["state"] = port.state;
+        one["address"] = port.address;
+        one["address_kind"] = port.address_kind;
+        one["address_index"] = port.address_index;
+        one["mtu"] = port.mtu;
+        one["numa_node"] = port.numa_node;
+        one["problem"] = port.problem;
+        ports.append(one);
+    }
+    return ports;
+}
+
 }  // namespace
 
 std::shared_ptr<Group> group_of(nb::handle group) { return nb::cast<const PyGroup&>(group).shared(); }
 
 void add_groups(nb::module_& module) {
     module.def("why_no_room", &why_no_room, "transport"_a, "ranks"_a, "segment"_a = 0);
+    module.def("network_ports", &ports_of, "transport"_a);
     module.def("transports", &registered_transports);
     module.def("refused_transports", &take_refused_transports);
 

@@ -73,4 +73,9 @@ std::optional<std::string> why_no_room(const std::string& name, int ranks, std::
     return factory.why_no_room ? factory.why_no_room(ranks, segment) : std::nullopt;
 }
 
+std::vector<NetworkPort> network_ports(const std::string& name) {
+    const TransportFactory factory = factory_of(name);
+    return factory.ports ? factory.ports() : std::vector<NetworkPort>();
+}
+
 }  // namespace collectives

@@ -1,0 +1,89 @@
+// A reliable connection to one peer: its queue pair, with a completion queue and a completion channel of its
+// own. So links share nothing, and a link that is idle costs no poll.
+//
+// Invariant: nothing is posted before `connect` has returned, since a request that a queue pair refuses may
+// be carried out later. The work requests in the send queue are counted here: the queue's own depth is
+// rounded up by drivers, which free places only when a later request is signalled. The completion queue has
+// room for all that can be outstanding. Destroying the queue pair ends all writes, in both directions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/function_ref.hpp"
+#include "verbs/device.hpp"
+#include "verbs/endpoint.hpp"
+#include "verbs/port.hpp"
+
+namespace collectives::verbs {
+
+class QueuePair {
+  public:
+    // With `receives` posted receives, which take no bytes. Throws Error(transport_unavailable).
+    QueuePair(std::shared_ptr<Device> device, Port port, std::uint32_t sends, std::uint32_t receives);
+    QueuePair(const QueuePair&) = delete;
+    QueuePair& operator=(const QueuePair&) = delete;
+    ~QueuePair();
+
+    const std::shared_ptr<Device>& device() const { return device_; }
+    const Port& port() const { return port_; }
+    std::uint32_t number() const { return pair_->number; }
+    std::uint32_t first_packet() const { return first_packet_; }
+    std::uint32_t inline_up_to() const { return inline_up_to_; }
+
+    // Connect to the queue pair of `peer`. Takes more than a second if the peer's address does not answer.
+    // Throws Error(transport_unavailable).
+    void connect(const Endpoint& theirs, const std::string& peer);
+
+    // Whether the send queue has a place.
+    bool has_place() const { return posted_ - completed_ < sends_; }
+    // Write `data` to the peer's memory, and the immediate to its next receive. `is_last`: the end of a
+    // message. Data up to `inline_up_to` may change at once, other data when the peer has it.
+    void write(std::span<const std::byte> data, std::uint32_t local_key, std::uint64_t address,
+               std::uint32_t remote_key, std::uint32_t immediate, bool is_last);
+
+    // Take up completions; calls `arrived` with the immediate and the number of bytes of each write of the
+    // peer. Returns whether there were any.
+    bool poll(FunctionRef<void(std::uint32_t immediate, std::uint32_t bytes)> arrived);
+    // Post used receives again, if there are enough of them; returns how many were posted.
+    std::uint32_t repost();
+
+    // Make the descriptor readable at the next completion. The caller polls once more after this.
+    void arm();
+    int descriptor() const { return channel_->descriptor; }
+
+    // Whether the peer has all that was written up to the last signalled request.
+    bool is_flushed() const { return completed_ >= signalled_; }
+    // Why the connection has failed; null if it works.
+    const char* failure() const { return failure_.empty() ? nullptr : failure_.c_str(); }
+    std::uint64_t posted() const { return posted_; }  // work requests, from the beginning
+
+  private:
+    void post_receives(std::uint32_t n);
+    void modify(abi::QueuePairAttributes& attributes, int mask, const std::string& what);
+    void fail(const abi::Completion& completion);
+    void destroy();
+
+    std::shared_ptr<Device> device_;
+    Port port_;
+    std::uint32_t sends_;
+    abi::Channel* channel_ = nullptr;
+    abi::CompletionQueue* completions_ = nullptr;
+    abi::QueuePair* pair_ = nullptr;
+    std::uint32_t first_packet_;
+    std::uint32_t inline_up_to_ = 0;
+    std::string peer_;  // "rxe1 port 1 of rank 1", for messages
+
+    std::uint64_t posted_ = 0;
+    std::uint64_t completed_ = 0;
+    std::uint64_t signalled_ = 0;  // the last request that is signalled
+    std::uint32_t used_receives_ = 0;
+    bool armed_ = false;
+    std::uint32_t events_ = 0;  // that are not acknowledged
+    std::string failure_;
+    bool has_cause_ = false;  // `failure_` is more than "flushed"
+};
+
+}  // namespace collectives::verbs

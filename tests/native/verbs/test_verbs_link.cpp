@@ -1,0 +1,326 @@
+// Links between two RDMA devices of this machine, both ends in one process. Without devices nothing is
+// tested, and the reason is printed.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "verbs/link.hpp"
+#include "verbs/tuning.hpp"
+
+using namespace collectives;
+using namespace collectives::verbs;
+
+namespace {
+
+constexpr std::size_t most_payload = record_bytes - sizeof(RecordHead);
+
+// The ports at the two ends; nothing if there are none.
+std::optional<std::array<Port, 2>> two_ports() {
+    try {
+        return std::array{choose_port(0), choose_port(1)};
+    } catch (const Error& error) {
+        MESSAGE("skipped: " << error.what());
+        return std::nullopt;
+    }
+}
+
+struct Pair {
+    explicit Pair(const std::array<Port, 2>& ports, std::size_t piece = most_payload) {
+        std::array<int, 2> sockets{};
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()) == 0);
+        std::array<std::unique_ptr<OwnEnd>, 2> own;
+        std::array<Endpoint, 2> described;
+        for (std::size_t i = 0; i < 2; ++i) {
+            own[i] = std::make_unique<OwnEnd>(Device::open(ports[i].device), ports[i]);
+            described[i] = own[i]->describe();
+        }
+        for (std::size_t i = 0; i < 2; ++i) {
+            const Peer peer{static_cast<int>(1 - i), "there", "rank " + std::to_string(i)};
+            ends[i] = std::make_unique<VerbsLink>(peer, static_cast<int>(i), std::move(own[i]),
+                                                  described[1 - i], UniqueFd(sockets[i]), piece);
+        }
+    }
+
+    std::array<std::unique_ptr<VerbsLink>, 2> ends;
+};
+
+Context operation(std::uint64_t sequence) {
+    Call call;
+    call.sequence = sequence;
+    return Context(call);
+}
+
+std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<std::byte> bytes(n);
+    for (std::byte& one : bytes) one = static_cast<std::byte>(random());
+    return bytes;
+}
+
+// A message on its way: what is left to send, and what has come.
+struct Transfer {
+    Transfer(VerbsLink& from, VerbsLink& to, const Context& context, const std::vector<std::byte>& data,
+             bool lends)
+        : from_(from), to_(to), data_(data), lends_(lends), got(data.size()) {
+        from_.begin(context, data.size());
+        to_.expect(context, data.size());
+    }
+    bool step() {
+        if (!from_.finished()) {
+            written_ += from_.write(data_.data() + written_, data_.size() - written_);
+        }
+        if (to_.received()) return from_.finished();
+        if (!lends_) {
+            read_ += to_.read(got.data() + read_, got.size() - read_, Stores::cached);
+            return false;
+        }
+        const std::span<const std::byte> seen = to_.lend(std::min<std::size_t>(16, got.size() - read_));
+        std::copy(seen.begin(), seen.end(), got.begin() + static_cast<std::ptrdiff_t>(read_));
+        to_.consume(seen.size());
+        read_ += seen.size();
+        return false;
+    }
+
+    VerbsLink& from_;
+    VerbsLink& to_;
+    const std::vector<std::byte>& data_;
+    bool lends_;
+    std::size_t written_ = 0;
+    std::size_t read_ = 0;
+    std::vector<std::byte> got;
+};
+
+bool within(double seconds, const std::function<bool()>& done) {
+    const Deadline deadline(seconds);
+    while (!done()) {
+        if (deadline.passed()) return false;
+    }
+    return true;
+}
+
+void carry(VerbsLink& from, VerbsLink& to, const Context& context, const std::vector<std::byte>& data,
+           bool lends) {
+    Transfer transfer(from, to, context, data, lends);
+    REQUIRE(within(20, [&] { return transfer.step(); }));
+    REQUIRE(transfer.got == data);
+}
+
+}  // namespace
+
+TEST_CASE("a short message is one work request, in either direction") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports);
+    std::uint64_t sequence = 0;
+    for (int i = 0; i < 1000; ++i) {
+        for (const std::size_t n : {0, 1, 8, 64}) {
+            for (const std::size_t from : {0, 1}) {
+                const Context context = operation(++sequence);
+                carry(*pair.ends[from], *pair.ends[1 - from], context, random_bytes(n, 1), i % 2 == 0);
+            }
+        }
+    }
+    for (const auto& end : pair.ends) {
+        CHECK(end->posted().requests == 4000);
+        CHECK(end->posted().reports == 0);  // credits go with the messages
+        CHECK(end->posted().payload == 1000 * (1 + 8 + 64));
+    }
+}
+
+TEST_CASE("messages of all lengths arrive, one after the other, and cost little more than their bytes") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports);
+    std::uint64_t sequence = 0;
+    for (const std::size_t n :
+         {most_payload - 1, most_payload, most_payload + 1, ring_bytes, std::size_t{1000003}}) {
+        for (const bool lends : {false, true}) {
+            carry(*pair.ends[0], *pair.ends[1], operation(++sequence), random_bytes(n, 2), lends);
+            carry(*pair.ends[1], *pair.ends[0], operation(++sequence), random_bytes(n, 3), !lends);
+        }
+    }
+    const Posted before = pair.ends[0]->posted();
+    const std::uint64_t sent_before = pair.ends[0]->bytes_sent();
+    constexpr std::size_t large = 8 << 20;
+    carry(*pair.ends[0], *pair.ends[1], operation(++sequence), random_bytes(large, 4), true);
+    const Posted after = pair.ends[0]->posted();
+    CHECK(after.payload - before.payload == large);
+    CHECK(pair.ends[0]->bytes_sent() - sent_before < large * 1.03);
+    CHECK(after.requests - before.requests == (large + most_payload - 1) / most_payload);
+}
+
+TEST_CASE("both directions at once, in small records") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports, 3 * unit_bytes);
+    const auto there = random_bytes(300'000, 5);
+    const auto back = random_bytes(200'001, 6);
+    const Context first = operation(1);
+    const Context second = operation(2);
+    Transfer one(*pair.ends[0], *pair.ends[1], first, there, true);
+    Transfer two(*pair.ends[1], *pair.ends[0], second, back, false);
+    REQUIRE(within(60, [&] {
+        const bool first_done = one.step();
+        return two.step() && first_done;
+    }));
+    CHECK(one.got == there);
+    CHECK(two.got == back);
+}
+
+TEST_CASE("a receiver that does not read holds the sender up, and nothing is lost") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports);
+    const auto data = random_bytes(3 * ring_bytes, 7);
+    const Context context = operation(1);
+    VerbsLink& from = *pair.ends[0];
+    VerbsLink& to = *pair.ends[1];
+    REQUIRE(within(5, [&] {
+        return to.lost() == nullptr && from.lost() == nullptr && from.queue().failure() == nullptr;
+    }));
+    Transfer transfer(from, to, context, data, false);
+    std::size_t written = 0;
+    REQUIRE(
+        within(5, [&] { return (written += from.write(data.data() + written, data.size() - written)) > 0; }));
+    const Deadline deadline(0.5);
+    while (!deadline.passed()) written += from.write(data.data() + written, data.size() - written);
+    CHECK(written <= ring_bytes);
+    transfer.written_ = written;
+    REQUIRE(within(20, [&] { return transfer.step(); }));
+    CHECK(transfer.got == data);
+
+    // The same with messages that take no space, but a receive each.
+    int sent = 0;
+    std::vector<Context> contexts;
+    for (std::uint64_t i = 0; i < 2 * record_slots; ++i) contexts.push_back(operation(2 + i));
+    const std::byte nothing{};
+    const auto send_more = [&] {
+        from.begin(contexts[static_cast<std::size_t>(sent)], 0);
+        from.write(&nothing, 0);
+        return from.finished();
+    };
+    while (send_more()) ++sent;
+    CHECK(sent <= static_cast<int>(record_slots));
+    CHECK(from.lost() == nullptr);
+}
+
+TEST_CASE("a rank that sleeps is woken by a message, and by credits") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports);
+    VerbsLink& from = *pair.ends[0];
+    VerbsLink& to = *pair.ends[1];
+    carry(from, to, operation(1), random_bytes(8, 1), false);
+    for (std::uint64_t i = 2; i < 50; ++i) {
+        const Context context = operation(i);
+        to.expect(context, 8);
+        std::vector<pollfd> polled;
+        while (to.arm(false, polled)) polled.clear();
+        REQUIRE(::poll(polled.data(), polled.size(), 0) == 0);
+        std::thread sender([&] {
+            const std::array<std::byte, 8> data{};
+            from.begin(context, 8);
+            CHECK(
+                within(5, [&] { return from.finished() || (from.write(data.data(), 8), from.finished()); }));
+        });
+        CHECK(::poll(polled.data(), polled.size(), 5000) == 1);
+        sender.join();
+        std::array<std::byte, 8> got{};
+        REQUIRE(within(5, [&] { return to.read(got.data(), 8, Stores::cached) == 8; }));
+    }
+}
+
+TEST_CASE("another operation at the other end is found before anything is read") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports);
+    const Context mine = operation(1);
+    const Context theirs = operation(2);
+    const std::array<std::byte, 8> data{};
+    pair.ends[0]->begin(theirs, 8);
+    pair.ends[1]->expect(mine, 8);
+    std::optional<ErrorKind> kind;
+    CHECK(within(5, [&] {
+        pair.ends[0]->write(data.data(), pair.ends[0]->finished() ? 0 : 8);
+        try {
+            pair.ends[1]->ready(1);
+        } catch (const Error& error) {
+            kind = error.kind();
+        }
+        return kind.has_value();
+    }));
+    CHECK(kind == ErrorKind::desync);
+}
+
+TEST_CASE("what was sent before a link was closed arrives, and then the peer is gone") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    for (const int lost : {-1, 7}) {
+        Pair pair(*ports);
+        const auto data = random_bytes(100'000, 8);
+        const Context context = operation(1);
+        VerbsLink& from = *pair.ends[0];
+        VerbsLink& to = *pair.ends[1];
+        from.begin(context, data.size());
+        std::size_t written = 0;
+        REQUIRE(within(5, [&] {
+            written += from.write(data.data() + written, data.size() - written);
+            return from.finished();
+        }));
+        from.shut_down(lost < 0 ? std::nullopt : std::optional(lost));
+        pair.ends[0].reset();
+        to.expect(context, data.size());
+        std::vector<std::byte> got(data.size());
+        std::size_t read = 0;
+        REQUIRE(within(5, [&] {
+            read += to.read(got.data() + read, got.size() - read, Stores::cached);
+            return read == got.size();
+        }));
+        CHECK(got == data);
+        REQUIRE(within(5, [&] { return to.lost() != nullptr; }));
+        CHECK(std::string(to.lost()) == "it closed the communicator");
+        try {
+            to.throw_lost(context.call, to.lost());
+        } catch (const Error& error) {
+            CHECK(error.ranks() == std::vector<int>{lost < 0 ? 0 : lost});
+        }
+    }
+}
+
+TEST_CASE("a peer whose queue pair is gone is an error within seconds, which names the ports") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports);
+    VerbsLink& from = *pair.ends[0];
+    carry(from, *pair.ends[1], operation(1), random_bytes(8, 9), false);
+    // Its socket stays open in this process, so that only the queue pair tells.
+    const int kept = ::dup(0);
+    pair.ends[1].reset();
+    const Context context = operation(2);
+    const std::array<std::byte, 8> data{};
+    from.begin(context, 8);
+    from.write(data.data(), 8);
+    CHECK(from.lost() != nullptr);  // the socket tells at once
+    ::close(kept);
+    const auto begun = std::chrono::steady_clock::now();
+    REQUIRE(within(10, [&] {
+        from.lost();
+        return from.queue().failure() != nullptr;
+    }));
+    CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(8));
+    const std::string why = from.queue().failure();
+    CHECK(why.find(ports->at(0).name()) != std::string::npos);
+    CHECK(why.find(ports->at(1).name() + " of rank 1") != std::string::npos);
+}
