@@ -17,18 +17,21 @@ from collectives.transports.nccl import Nccl
 from collectives.transports.shm import ShmTransport
 from collectives.transports.tcp import TcpTransport
 from collectives.transports.transport import Transport
+from collectives.transports.verbs import VerbsTransport
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
 ENTRY_POINTS = "pycollectives.transports"
 
-_BUILT_IN: dict[str, Transport] = {t.scheme: t for t in (InprocTransport(), ShmTransport(), TcpTransport())}
+_BUILT_IN: dict[str, Transport] = {
+    t.scheme: t for t in (InprocTransport(), ShmTransport(), TcpTransport(), VerbsTransport())
+}
 _loaded: dict[str, Transport] = {}  # transports of other packages
-_COMING = ("verbs",)  # planned names; a package may provide a transport of that name
 _LIBRARIES: dict[str, Library] = {library.scheme: library for library in (Nccl(),)}
 
-AUTO = tuple(_BUILT_IN)  # in the order in which `transport="auto"` prefers them for a pair of ranks
+# In the order in which `transport="auto"` prefers them for a pair of ranks. Verbs are used if they are asked for.
+AUTO = tuple(scheme for scheme in _BUILT_IN if scheme != "verbs")
 LIBRARIES = tuple(_LIBRARIES)  # the names of libraries for device memory; links carry what ranks agree on
 
 
@@ -57,8 +60,8 @@ def check(scheme: str) -> None:
 def transport(scheme: str) -> Transport:
     """The transport with the name `scheme`.
 
-    Raises ValueError, which lists the known names, for an unknown name; TransportUnavailable for a planned transport,
-    or for a transport of another package that cannot be loaded.
+    Raises ValueError, which lists the known names, for an unknown name; TransportUnavailable for a transport of
+    another package that cannot be loaded.
     """
     known = _BUILT_IN.get(scheme) or _loaded.get(scheme)
     if known is not None:
@@ -73,8 +76,6 @@ def transport(scheme: str) -> Transport:
         _loaded[scheme] = found
         return found
     names = ("auto", *schemes())
-    if scheme in _COMING:
-        raise TransportUnavailable(f"there is no transport {scheme!r} yet: it is planned; there are {', '.join(names)}")
     raise ValueError(f"unknown transport {scheme!r}{hint(scheme, names)}; there are {', '.join(names)}")
 
 

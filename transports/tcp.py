@@ -39,10 +39,7 @@ class TcpTransport:
         return None
 
     def listen(self, scope: Scope) -> Listener:
-        try:
-            return _TcpListener(scope)
-        except OSError as error:
-            raise TransportUnavailable(f"cannot listen for TCP connections: {error}") from error
+        return listener("tcp", scope)
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:
         elsewhere = not mine.identity.same_network(theirs.identity) and mine.identity.proven(theirs.identity)
@@ -58,7 +55,10 @@ class TcpTransport:
                 )
         return None
 
-    def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
+    def route(
+        self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float, scheme: str = "tcp"
+    ) -> None:
+        """`scheme`: the transport whose links begin with a connection over TCP."""
         same_network = mine.identity.same_network(theirs.identity)
         here = [] if same_network else interface_addresses()
         endpoints = _endpoints(theirs)
@@ -75,13 +75,22 @@ class TcpTransport:
                 + (", all of which this host has itself; the two need a network that both are on. " if shared else "; ")
                 + "COLLECTIVES_INTERFACE names the interface to publish"
             )
-        group.route(theirs.rank, self.scheme, [e.native() for e in found], theirs.identity.host)
+        group.route(theirs.rank, scheme, [e.native() for e in found], theirs.identity.host)
+
+
+def listener(scheme: str, scope: Scope) -> Listener:
+    """Listen for the TCP connections of the transport `scheme`. Raises TransportUnavailable, ValueError."""
+    try:
+        return _TcpListener(scheme, scope)
+    except OSError as error:
+        raise TransportUnavailable(f"cannot listen for TCP connections: {error}") from error
 
 
 class _TcpListener:
     """Listens on one socket, or, if the user chose an interface, on one for each of its addresses and for loopback."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scheme: str, scope: Scope) -> None:
+        self._scheme = scheme
         self._sockets: list[socket.socket] = []
         self._attached = False
         try:
@@ -94,10 +103,10 @@ class _TcpListener:
         if not self._sockets and not self._attached:
             raise ValueError("this listener was closed before")
         if self._attached:
-            group.accept("tcp")
+            group.accept(self._scheme)
         self._attached = True
         while self._sockets:
-            group.listen("tcp", self._sockets.pop().detach())
+            group.listen(self._scheme, self._sockets.pop().detach())
 
     def split(self) -> Listener:
         return self

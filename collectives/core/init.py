@@ -70,9 +70,9 @@ def init(
     - `rank`, `size`: this process's number, from 0, and the number of ranks
     - `name`: name of the job, different for different jobs on one store; "default" if not set
     - `transport`: "auto" (for each pair of ranks, the first that works of inproc, shm, tcp), or the transport to use
-      between all ranks: "inproc" (threads of one process), "shm" (shared memory), "tcp", or one from another package.
-      With "auto", NCCL runs calls on arrays in CUDA memory if all ranks can use it; with "nccl" it has to, and arrays
-      in host memory are refused. Ranks then agree over the links of "auto"
+      between all ranks: "inproc" (threads of one process), "shm" (shared memory), "tcp", "verbs" (RDMA), or one from
+      another package. With "auto", NCCL runs calls on arrays in CUDA memory if all ranks can use it; with "nccl" it has
+      to, and arrays in host memory are refused. Ranks then agree over the links of "auto"
     - `timeout`: seconds that an operation waits for other ranks; 300 if not set
     - `join_timeout`: seconds for forming the group and opening links, in total
     - `secret`: at least 16 bytes that only the ranks of the job know; None reads the file that COLLECTIVES_SECRET_FILE
@@ -94,7 +94,8 @@ def init(
       number of ranks. Tables, calibration and their environment variables are not used; ValueError for `table` or
       `calibrate`
 
-    COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses. Ranks send
+    COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
+    COLLECTIVES_VERBS_DEVICE names this rank's RDMA device, its port and GID index ("mlx5_0:1:3"). Ranks send
     heartbeats every COLLECTIVES_HEARTBEAT_INTERVAL seconds (1); a rank that is silent for COLLECTIVES_HEARTBEAT_LIMIT
     seconds (10) counts as dead, and operations raise PeerLost.
 
