@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from collectives.algorithms import algorithms
-from collectives.commands import checks, frameworks, gpus, trials
+from collectives.commands import checks, frameworks, gpus, rdma, trials
 from collectives.commands.checks import Problem, Section
 from collectives.commands.explain import row_text
 from collectives.commands.machine import this_machine
@@ -72,6 +72,7 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
         trials.store(store or env.get("COLLECTIVES_STORE"), key, launcher),
         transports,
         checks.network(env, key is not None),
+        rdma.devices(wanted),
         processor,
         checks.memory(ranks),
         checks.limits(ranks, env),

@@ -44,7 +44,8 @@ def transports(wanted: str, engine: bool, ranks: int) -> Section:
     for scheme in registry.schemes():
         if scheme in registry.LIBRARIES and wanted != scheme:
             continue  # `gpus` reports on it
-        tried = engine and scheme in registry.AUTO
+        is_library = scheme in registry.LIBRARIES
+        tried = engine and scheme in (*registry.AUTO, wanted) and not is_library
         reason = registry.available(scheme) or (_attempt(scheme, ranks) if tried else None)
         facts[scheme] = reason or ("works" if tried else "available, not tried")
         if reason is not None and scheme in (wanted, *registry.AUTO):
