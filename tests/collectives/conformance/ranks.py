@@ -48,7 +48,7 @@ class Job:
 
 class Rank(Protocol):
     def ask(self, command: dict[str, Any]) -> None: ...
-    def answer(self) -> Any: ...
+    def answer(self, within: float) -> Any: ...
 
 
 class ProcessRank:
@@ -81,12 +81,12 @@ class ProcessRank:
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
 
-    def answer(self) -> Any:
+    def answer(self, within: float = ANSWER) -> Any:
         try:
-            line = self._answers.get(timeout=ANSWER)
+            line = self._answers.get(timeout=within)
         except queue.Empty:
             self._process.kill()
-            raise AssertionError(f"worker {self.number} gave no answer within {ANSWER:g} s") from None
+            raise AssertionError(f"worker {self.number} gave no answer within {within:g} s") from None
         if not line:
             raise AssertionError(f"worker {self.number} ended with status {self._process.wait()}")
         return json.loads(line)
@@ -119,11 +119,11 @@ class ThreadRank:
     def ask(self, command: dict[str, Any]) -> None:
         self._commands.put(command)
 
-    def answer(self) -> Any:
+    def answer(self, within: float = ANSWER) -> Any:
         try:
-            return self._answers.get(timeout=ANSWER)
+            return self._answers.get(timeout=within)
         except queue.Empty:
-            raise AssertionError(f"a rank's thread gave no answer within {ANSWER:g} s") from None
+            raise AssertionError(f"a rank's thread gave no answer within {within:g} s") from None
 
     def end(self) -> None:
         self._commands.put(None)
@@ -154,11 +154,11 @@ def threads(count: int) -> Iterator[list[ThreadRank]]:
             rank.end()
 
 
-def everyone(ranks: Sequence[Rank], commands: Sequence[dict[str, Any]]) -> list[Any]:
-    """Every rank's answer to its command."""
+def everyone(ranks: Sequence[Rank], commands: Sequence[dict[str, Any]], within: float = ANSWER) -> list[Any]:
+    """Every rank's answer to its command; each must come within so many seconds."""
     for rank, command in zip(ranks, commands, strict=True):
         rank.ask(command)
-    return [rank.answer() for rank in ranks]
+    return [rank.answer(within) for rank in ranks]
 
 
 def failures(answers: Sequence[list[str]]) -> str:

@@ -1,0 +1,96 @@
+"""Every collective over RDMA verbs between two devices, for 2 and 4 ranks, against NumPy: the cases of
+tests/collectives/conformance, and long messages, which go around the rings many times.
+
+Ranks are processes that stay for the whole module; every second one uses the second device.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from collectives import algorithms
+from collectives.rendezvous import secret
+from tests.collectives.conformance.case import Case
+from tests.collectives.conformance.cases import COLLECTIVES
+from tests.collectives.conformance.ranks import Job, ProcessRank, everyone, failures, processes
+from tests.depth import LONG
+
+SIZES = (2, 4)
+COUNTS = (0, 1, 7, 1_000, 65_537)
+DTYPES = ("float32", "int64", "bfloat16") if LONG else ("float32",)
+WITH_ALGORITHMS = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter", "alltoall")
+MIB = 1 << 20
+
+WITHIN = 280.0  # seconds for an answer: the processor of the VM is emulated
+
+pytestmark = pytest.mark.timeout(300)
+_jobs = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[list[ProcessRank]]:
+    with processes([()] * max(SIZES)) as ranks:
+        assert not failures(everyone(ranks, [{"do": "leave"}] * len(ranks), WITHIN))  # all of them have started
+        yield ranks
+
+
+@pytest.fixture(scope="module", params=SIZES, ids=lambda size: f"{size}-ranks")
+def group(
+    request: pytest.FixtureRequest, workers: Sequence[ProcessRank], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sequence[ProcessRank]]:
+    """Ranks that are linked by verbs, for all tests one after another."""
+    size: int = request.param
+    folder = tmp_path_factory.mktemp("verbs")
+    key = folder / "secret"
+    secret.write(key, secret.mint())
+    lent = workers[:size]
+    job = Job((folder / "store").as_uri(), "verbs", size, f"job{next(_jobs)}", str(key))
+    assert not failures(everyone(lent, [job.command(rank) for rank in range(size)], WITHIN))
+    yield lent
+    assert not failures(everyone(lent, [{"do": "leave"}] * size, WITHIN))
+
+
+def check(group: Sequence[ProcessRank], cases: Sequence[Case]) -> None:
+    for case in cases:
+        wrong = failures(everyone(group, [{"do": "case", "case": case.to_json()}] * len(group), WITHIN))
+        if wrong:
+            pytest.fail(f"{case}: {wrong}", pytrace=False)
+
+
+def algorithms_of(collective: str, size: int) -> list[str]:
+    return [one.name for one in algorithms.algorithms(collective, size)]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_collective(group: Sequence[ProcessRank], collective: str) -> None:
+    command = {"do": "all", "collective": collective, "thorough": LONG, "largest": None}
+    wrong = failures(everyone(group, [command] * len(group), WITHIN))
+    if wrong:
+        pytest.fail(wrong, pytrace=False)
+
+
+@pytest.mark.parametrize("collective", WITH_ALGORITHMS)
+def test_algorithms(group: Sequence[ProcessRank], collective: str) -> None:
+    shapes = [(count,) for count in COUNTS]
+    check(
+        group,
+        [
+            Case(collective, dtype, shape=shape, algorithm=name, root=number)
+            for number, name in enumerate(algorithms_of(collective, len(group)))
+            for dtype in DTYPES
+            for shape in shapes
+        ],
+    )
+
+
+@pytest.mark.parametrize("collective", WITH_ALGORITHMS)
+def test_long_messages(group: Sequence[ProcessRank], collective: str) -> None:
+    names = algorithms_of(collective, len(group))
+    check(group, [Case(collective, shape=(9 * MIB // 4,), algorithm=name) for name in (names if LONG else names[:1])])
+
+
+def test_longer_messages(group: Sequence[ProcessRank]) -> None:
+    check(group, [Case("allreduce", shape=(20 * MIB // 4,), algorithm=name) for name in ("ring", "halving_doubling")])
