@@ -56,10 +56,9 @@ bool VerbsLink::progress() {
     if (!side_.is_ready()) side_.look();
     const bool any = own_->queue->poll(
         [this](std::uint32_t immediate, std::uint32_t bytes) { take_up(immediate, bytes); });
-    if (!any) return false;
-    if (own_->queue->repost() > 0) in_.repost(std::exchange(records_used_, 0));
-    report();
-    return true;
+    if (any && own_->queue->repost() > 0) in_.repost(std::exchange(records_used_, 0));
+    report();  // also if nothing has come: an earlier one may have found no place
+    return any;
 }
 
 void VerbsLink::take_up(std::uint32_t immediate, std::uint32_t bytes) {
