@@ -145,9 +145,9 @@ def network_ports(transport: str) -> list[dict[str, Any]]:
     """The ports of network devices that the transport finds on this machine, usable or not.
 
     Each has `device`, `port`, `layer` ("Ethernet", "InfiniBand"), `state`, `address` and its `address_kind` ("RoCE v2")
-    and `address_index` in the port's table, `mtu` (bytes), `numa_node` (-1 if unknown), and in `problem` the reason why
-    it cannot be used, or "". TransportUnavailable if the transport cannot look for any, or the engine has no links of
-    it."""
+    and `address_index` in the port's table, `mtu` (bytes), `numa_node` (-1 if unknown), in `problem` the reason why it
+    cannot be used, or "", and `left_out`: whether the user has chosen other ports. TransportUnavailable if the engine
+    has no links of the transport, or if it cannot look for ports."""
 
 class Job:
     """The common part of the communicator of one `init` and all communicators made from it: their control thread.

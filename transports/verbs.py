@@ -6,6 +6,7 @@ without it. This module asks the engine for ports, and publishes of which kind t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ def ports() -> list[dict[str, Any]]:
 
 
 def _usable() -> list[dict[str, Any]]:
-    return [port for port in ports() if not port["problem"]]
+    return [port for port in ports() if not port["problem"] and not port["left_out"]]
 
 
 def _why_unusable() -> str | None:
@@ -86,9 +87,15 @@ def _why_unusable() -> str | None:
         return str(error)
     if not found:
         return "this machine has no RDMA device: `ibv_devices` lists none"
-    if any(not port["problem"] for port in found):
+    chosen = [port for port in found if not port["left_out"]]
+    if not chosen:
+        names = ", ".join(port["device"] for port in found)
+        return (
+            f"COLLECTIVES_VERBS_DEVICE is {os.environ.get('COLLECTIVES_VERBS_DEVICE')!r}, and this machine has {names}"
+        )
+    if any(not port["problem"] for port in chosen):
         return None
-    return "; ".join(f"{port['device']} port {port['port']}: {port['problem']}" for port in found)
+    return "; ".join(f"{port['device']} port {port['port']}: {port['problem']}" for port in chosen)
 
 
 def _parts(place: Place) -> tuple[set[str], tuple[str, ...]]:

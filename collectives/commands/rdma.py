@@ -21,11 +21,11 @@ def devices(wanted: str) -> Section:
     if not ports:
         return Section("rdma", {"devices": "none"})
     facts, problems = dict[str, Any](), []
-    usable = any(not port["problem"] for port in ports)
+    usable = any(not port["problem"] and not port["left_out"] for port in ports)
     for port in ports:
         name = f"{port['device']} port {port['port']}"
         facts[name] = _text(port)
-        if port["problem"]:
+        if port["problem"] and not port["left_out"]:
             advice = "until then ranks use other ports" if usable else "until then ranks cannot use verbs"
             fatal = wanted == "verbs" and not usable
             problems.append(Problem("broken" if fatal else "hint", f"RDMA {name}: {port['problem']}", advice))
@@ -34,7 +34,7 @@ def devices(wanted: str) -> Section:
 
 def _text(port: dict[str, Any]) -> str:
     """What is known of one port."""
-    parts = [port["state"], port["layer"]]
+    parts = [port["state"], port["layer"], *(["left out by COLLECTIVES_VERBS_DEVICE"] if port["left_out"] else [])]
     if port["address"]:
         parts.append(f"{port['address']} ({port['address_kind']}, GID index {port['address_index']})")
     if port["mtu"]:

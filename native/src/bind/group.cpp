@@ -413,6 +413,7 @@ nb::list ports_of(const std::string& transport) {
         one["mtu"] = port.mtu;
         one["numa_node"] = port.numa_node;
         one["problem"] = port.problem;
+        one["left_out"] = port.left_out;
         ports.append(one);
     }
     return ports;

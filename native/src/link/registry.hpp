@@ -28,6 +28,7 @@ struct NetworkPort {
     std::uint32_t mtu = 0;       // bytes; 0 if unknown
     int numa_node = -1;          // of the device; -1 if unknown
     std::string problem{};       // the reason why it cannot be used; empty if it can
+    bool left_out = false;       // the user has chosen other ports
 };
 
 struct TransportFactory {

@@ -27,6 +27,7 @@ struct Candidate {
     Port port;
     std::string state;
     std::string problem;
+    bool left_out = false;  // the user has chosen other ports
 };
 
 const char* state_name(std::uint32_t state) {
@@ -112,18 +113,21 @@ Candidate look_at(const Device& device, std::uint8_t number, int gid_index) {
 std::vector<Candidate> look_at_all(const Wish& wish) {
     std::vector<Candidate> found;
     for (const std::string& name : device_names()) {
-        if (!wish.device.empty() && name != wish.device) continue;
+        const bool is_named = wish.device.empty() || name == wish.device;
         try {
             const std::shared_ptr<Device> device = Device::open(name);
             for (int number = 1; number <= device->n_ports(); ++number) {
-                if (wish.port >= 0 && number != wish.port) continue;
-                found.push_back(look_at(*device, static_cast<std::uint8_t>(number), wish.gid_index));
+                const bool is_wished = is_named && (wish.port < 0 || number == wish.port);
+                found.push_back(
+                    look_at(*device, static_cast<std::uint8_t>(number), is_wished ? wish.gid_index : -1));
+                found.back().left_out = !is_wished;
             }
         } catch (const Error& error) {
             Candidate candidate;
             candidate.port.device = name;
             candidate.state = "unknown";
             candidate.problem = error.what();
+            candidate.left_out = !is_named;
             found.push_back(std::move(candidate));
         }
     }
@@ -182,7 +186,7 @@ Wish wish() {
 
 std::vector<NetworkPort> survey() {
     std::vector<NetworkPort> ports;
-    for (const Candidate& one : look_at_all({})) {
+    for (const Candidate& one : look_at_all(wish())) {
         const Port& port = one.port;
         const bool has_gid = port.gid != abi::Gid{};
         ports.push_back({.device = port.device,
@@ -194,33 +198,33 @@ std::vector<NetworkPort> survey() {
                          .address_index = has_gid ? static_cast<int>(port.gid_index) : -1,
                          .mtu = port.mtu >= 1 && port.mtu <= 5 ? mtu_bytes(port.mtu) : 0,
                          .numa_node = port.numa_node,
-                         .problem = one.problem});
+                         .problem = one.problem,
+                         .left_out = one.left_out});
     }
     return ports;
 }
 
 Port choose_port(int rank) {
-    const Wish wanted = wish();
-    const std::vector<Candidate> all = look_at_all(wanted);
     const int here = numa_node_here();
     std::vector<Port> usable;
     std::string problems;
-    for (const Candidate& one : all) {
-        if (one.problem.empty()) {
+    std::string others;
+    for (const Candidate& one : look_at_all(wish())) {
+        const std::string name = one.port.name();
+        if (one.left_out) {
+            others += (others.empty() ? "" : ", ") + name;
+        } else if (one.problem.empty()) {
             usable.push_back(one.port);
         } else {
-            problems += (problems.empty() ? "" : "; ") + one.port.name() + ": " + one.problem;
+            problems += (problems.empty() ? "" : "; ") + name + ": " + one.problem;
         }
     }
     if (usable.empty()) {
-        const std::string which = wanted.device.empty() ? "" : " named by " + std::string(variable);
-        if (problems.empty()) {
-            std::string names;
-            for (const std::string& name : device_names()) names += (names.empty() ? "" : ", ") + name;
-            problems = names.empty() ? "this machine has no RDMA device" : "this machine has " + names;
-        }
-        throw Error(ErrorKind::transport_unavailable,
-                    "there is no usable RDMA port" + which + ": " + problems);
+        if (!others.empty()) others = std::string(variable) + " leaves out " + others;
+        if (problems.empty() && others.empty()) problems = "this machine has no RDMA device";
+        throw Error(ErrorKind::transport_unavailable, "there is no usable RDMA port: " + problems +
+                                                          (problems.empty() || others.empty() ? "" : "; ") +
+                                                          others);
     }
     const auto is_far = [here](const Port& port) {
         return port.numa_node >= 0 && here >= 0 && port.numa_node != here;
