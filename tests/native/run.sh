@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs the C++ tests three times: optimised, under the address and undefined-behaviour sanitizers, and
 # under the thread sanitizer. Arguments go to ctest (for example: -R reduce). Fails if any variant fails.
-# With BUILD_ONLY=1 nothing is run: the next call finds everything compiled.
+# With BUILD_ONLY=1 nothing is run: the next call finds everything compiled. With BUILD_ONLY=test_ring that executable
+# alone is compiled, optimised.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
 
@@ -27,6 +28,9 @@ fi
 summary=()
 failed=0
 
+target=()
+[[ ${BUILD_ONLY:-1} == 1 ]] || target=(--target "$BUILD_ONLY")
+
 variant() {
     local name=$1 type=$2 sanitize=$3
     shift 3
@@ -35,7 +39,7 @@ variant() {
     echo "== $name"
     if ! { cmake "${generator[@]}" -S . -B "$dir" -DCOLLECTIVES_TESTS=ON -DCOLLECTIVES_MODULE=OFF \
         -DCMAKE_BUILD_TYPE="$type" -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCOLLECTIVES_SANITIZE="$sanitize" &&
-        cmake --build "$dir" -j "$jobs"; } >"$log" 2>&1; then
+        cmake --build "$dir" -j "$jobs" "${target[@]}"; } >"$log" 2>&1; then
         tail -n 60 "$log"
         result="did not build, see $log"
     elif [[ ${BUILD_ONLY:-} ]]; then
@@ -50,8 +54,10 @@ variant() {
 }
 
 variant release Release "" "$@"
-variant address Debug address,undefined "$@"
-variant thread Debug thread "$@"
+if [[ ${#target[@]} == 0 ]]; then
+    variant address Debug address,undefined "$@"
+    variant thread Debug thread "$@"
+fi
 
 echo
 echo "C++ tests:"

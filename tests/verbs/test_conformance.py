@@ -22,6 +22,7 @@ SIZES = (2, 4)
 COUNTS = (0, 1, 7, 1_000, 65_537)
 DTYPES = ("float32", "int64", "bfloat16") if LONG else ("float32",)
 WITH_ALGORITHMS = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter", "alltoall")
+OF_PARTS = ("reduce_scatter", "allgather", "gather", "scatter", "alltoall")  # a shape is that of one rank's part
 MIB = 1 << 20
 
 WITHIN = 280.0  # seconds for an answer: the processor of the VM is emulated
@@ -89,7 +90,9 @@ def test_algorithms(group: Sequence[ProcessRank], collective: str) -> None:
 @pytest.mark.parametrize("collective", WITH_ALGORITHMS)
 def test_long_messages(group: Sequence[ProcessRank], collective: str) -> None:
     names = algorithms_of(collective, len(group))
-    check(group, [Case(collective, shape=(9 * MIB // 4,), algorithm=name) for name in (names if LONG else names[:1])])
+    parts = len(group) if collective in OF_PARTS else 1
+    shape = (9 * MIB // 4 // parts,)
+    check(group, [Case(collective, shape=shape, algorithm=name) for name in (names if LONG else names[:1])])
 
 
 def test_longer_messages(group: Sequence[ProcessRank]) -> None:

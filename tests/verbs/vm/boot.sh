@@ -9,7 +9,7 @@ set -uo pipefail
 
 VM=$("$(dirname "$0")/build.sh") || exit
 CPUS=${CPUS:-2}
-MEM=${MEM:-2048}
+MEM=${MEM:-3072}
 LIMIT=${LIMIT:-600}
 io=${VMIO:-$(mktemp -d)}
 [[ ${VMIO:-} ]] || trap 'rm -rf "$io"' EXIT
