@@ -245,7 +245,6 @@ def test_unknown_schemes_list_those_there_are() -> None:
         registry.transport("pigeon")
 
 
-
 class Pigeon(InprocTransport):
     @property
     def scheme(self) -> str:
