@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 #include "base/error.hpp"
 #include "cuda/stream.hpp"
@@ -58,10 +59,15 @@ Signals::Signals(std::shared_ptr<const PrimaryContext> context) : context_(std::
 Signals::~Signals() {
     const bool all_written = std::ranges::all_of(
         pending_, [](const Word& word) { return word.word->load(std::memory_order_acquire) == word.last; });
-    // A write to memory that is gone would make the device unusable for this process. A page is not.
-    if (!all_written) {
-        for (auto& page : pages_) static_cast<void>(page.release());
-    }
+    if (!all_written) keep_for_ever(std::move(pages_));
+}
+
+// A write to memory that is gone would make the device unusable for this process.
+void Signals::keep_for_ever(std::vector<std::unique_ptr<Page>> pages) {
+    static std::mutex mutex;
+    static auto& kept = *new std::vector<std::unique_ptr<Page>>();
+    const std::lock_guard lock(mutex);
+    std::ranges::move(pages, std::back_inserter(kept));
 }
 
 void Signals::add_page() {

@@ -62,6 +62,7 @@ class Signals : public std::enable_shared_from_this<Signals> {
         std::uint32_t last = 0;  // the value of its last signal
     };
 
+    static void keep_for_ever(std::vector<std::unique_ptr<Page>> pages);
     void add_page();
     // `written`: whether the stream has written the value, or never will.
     void give_back(const Word& word, bool written);
