@@ -97,7 +97,7 @@ def test_what_has_to_agree_agrees(path: Path) -> None:
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
 def test_what_init_makes_of_it(path: Path, tmp_path: Path) -> None:
     key = tmp_path / "job.key"
-    key.write_bytes(secrets.token_bytes(32))
+    key.write_bytes(secrets.token_bytes(31) + b".")  # a line break at the end would not count
     key.chmod(0o400)
     size = only(path, "Job")["spec"]["completions"]
     for index in range(size):
@@ -110,7 +110,7 @@ def test_its_ranks_meet(tmp_path: Path) -> None:
     """With all that the manifest says, but the names of Pods and volumes, which there are in a cluster only."""
     path = FOLDER / "job.yaml"
     key = tmp_path / "job.key"
-    key.write_bytes(secrets.token_bytes(32))
+    key.write_bytes(secrets.token_bytes(31) + b".")  # a line break at the end would not count
     key.chmod(0o400)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -95,7 +95,6 @@ def test_a_group_of_one_needs_nothing() -> None:
         ({"store": 7, "rank": 0, "size": 2}, TypeError, "a store is a URL"),
         ({"transport": "pigeon"}, ValueError, "unknown transport 'pigeon'; there are auto, inproc, shm, tcp, verbs"),
         ({"transport": 3}, TypeError, "transport must be a str"),
-        ({"transport": "nccl"}, collectives.TransportUnavailable, "no transport 'nccl' yet"),
         ({"name": 3}, TypeError, "name must be a str"),
         ({"timeout": math.nan}, ValueError, "timeout is nan"),
         ({"timeout": -1}, ValueError, "timeout is -1"),

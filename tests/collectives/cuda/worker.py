@@ -262,7 +262,7 @@ def bad_input() -> None:
         freed = cupy.asarray(np.ones(4, np.float32))
         freed.free()
         with raises(ValueError, "x (address 0x", "not memory of a CUDA device"):
-            comm.allreduce(freed)
+            comm.allreduce(freed, out=good)  # a new array for the result could get the address
         host = cupy.asarray(np.ones(4, np.float32))
         elsewhere = np.ones(4, np.float32)
         host._address = elsewhere.ctypes.data
