@@ -45,7 +45,7 @@ def first_cause(store: Store, membership: Membership, error: BaseException, time
         if isinstance(error, PeerLost | OpTimeout):
             error, found = _witnessed(store, membership, error, timeout)
         else:
-            found = _publish(store, membership, _own(membership, error), timeout)
+            found = _publish(store, membership, _document(membership, error, [membership.rank]), timeout)
     except Unreachable as lost:
         return error if own else _store_lost(membership, lost)
     except (StoreError, OSError):  # such as no file descriptors: others see that this rank leaves, and not why
@@ -73,15 +73,9 @@ def _witnessed(
             return error, _publish(store, membership, _document(membership, error, list(error.ranks)), timeout)
         found = failure.read(timeout) if deadline.passed else failure.wait(min(_LOOK, deadline.left()))
         if found is not None:
-            document = failure.document(found)
-            failure.leave(_to_know(document, membership), timeout)
-            return error, document
+            return error, _known(failure, found, membership, timeout)
         if deadline.passed:
             return error, None
-
-
-def _own(membership: Membership, error: BaseException) -> Mapping[str, Any]:
-    return _document(membership, error, [membership.rank])
 
 
 def _document(membership: Membership, error: BaseException, ranks: Sequence[int]) -> Mapping[str, Any]:
@@ -100,17 +94,18 @@ def _publish(
     """Returns what another rank of the group has published before, else None."""
     failure = FirstReason(store, membership, "failed")
     first, is_own = failure.write(document, timeout)
-    found = failure.document(first)
-    failure.leave(_to_know(found, membership), timeout)
+    found = _known(failure, first, membership, timeout)
     return None if is_own else found
 
 
-def _to_know(published: Mapping[str, Any] | None, membership: Membership) -> int:
-    """How many ranks get to know what is published: all but those that it says to have ended."""
-    match published:
+def _known(failure: FirstReason, published: bytes, membership: Membership, timeout: float) -> Mapping[str, Any] | None:
+    """What is `published`; all ranks but those that it says to have ended get to know it, this one now."""
+    document, others = failure.document(published), membership.size
+    match document:
         case {"kind": PeerLost.__name__, "ranks": list(ended)}:
-            return membership.size - len(ended)
-    return membership.size
+            others -= len(ended)
+    failure.leave(others, timeout)
+    return document
 
 
 def _decode(published: Mapping[str, Any], membership: Membership) -> BaseException | None:
