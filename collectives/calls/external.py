@@ -29,7 +29,7 @@ from collectives.native import _engine
 from collectives.native.errors import Aborted, CollectiveError, OpTimeout
 
 # For each call: the positions of op and root among the arguments after x, out and timeout; -1 if it has none.
-_ARGUMENTS: Final = {
+ARGUMENTS: Final = {
     "allreduce": (0, -1),
     "reduce": (0, 1),
     "broadcast": (-1, 0),
@@ -95,7 +95,7 @@ class Engines:
         `name`: the collective. `args`: its arguments other than `x`, `out` and `timeout`. Raises TypeError or
         ValueError for invalid arguments.
         """
-        places = _ARGUMENTS.get(name)
+        places = ARGUMENTS.get(name)
         if places is None:
             return None
         op, root = (args[place] if place >= 0 else None for place in places)

@@ -15,6 +15,7 @@ from collectives.arrays import cuda
 from collectives.arrays.array import check_rank
 from collectives.arrays.cuda import CudaArray
 from collectives.arrays.dtypes import reduced_name
+from collectives.calls.external import ARGUMENTS
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.work import Waiter, Work
 from collectives.native import _engine
@@ -24,17 +25,8 @@ from collectives.schedule.select import Choice, select
 
 ENGINE: Final = "nccl"
 
-# Of each call that NCCL runs: the positions of op and root among the arguments after x, out and timeout, -1 if it has
-# none. Scatter is not among them: only its root knows the shape.
-_ARGUMENTS: Final = {
-    "allreduce": (0, -1),
-    "reduce": (0, 1),
-    "broadcast": (-1, 0),
-    "allgather": (-1, -1),
-    "gather": (-1, 0),
-    "reduce_scatter": (0, -1),
-    "alltoall": (-1, -1),
-}
+# The calls that NCCL runs. Scatter is not among them: only its root knows the shape.
+_CALLS: Final = ARGUMENTS.keys() - {"scan", "exscan"}
 _ROWS: Final = ("reduce_scatter", "alltoall")  # divide the first axis among ranks
 
 
@@ -98,7 +90,7 @@ class StreamCalls:
         if not cuda.on_cuda(x):
             self._refuse_host(name, out, stream)
             return None
-        places = _ARGUMENTS.get(name)
+        places = ARGUMENTS[name] if name in _CALLS else None
         op, root = ("", -1) if places is None else (args[place] if place >= 0 else None for place in places)
         moved = not op
         if places is None or (op is not None and not isinstance(op, str)):
@@ -135,7 +127,7 @@ class StreamCalls:
     def _refuse_host(self, name: str, out: Any, stream: Any) -> None:
         if stream is not None:
             raise ValueError("stream is given, but x is not on a CUDA device")
-        if self._alone and name in _ARGUMENTS:
+        if self._alone and name in _CALLS:
             raise TypeError(
                 f'x is in host memory, but this communicator was made with transport="{ENGINE}": give an array on a '
                 'CUDA device, or make the communicator with transport="auto"'
@@ -171,7 +163,7 @@ class StreamCalls:
 
     def _against(self, name: str, dtype: str, op: str) -> str:
         """Why NCCL does not run such a call, "" if it does. TypeError or ValueError if no engine does."""
-        if name not in _ARGUMENTS:
+        if name not in _CALLS:
             return f"NCCL does not run {name}"
         if not op:
             return ""

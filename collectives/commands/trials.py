@@ -42,10 +42,10 @@ def transports(wanted: str, engine: bool, ranks: int) -> Section:
     facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
     broken = []
     for scheme in registry.schemes():
-        if scheme in registry.LIBRARIES and wanted != scheme:
-            continue  # `gpus` reports on it
         is_library = scheme in registry.LIBRARIES
-        tried = engine and scheme in (*registry.AUTO, wanted) and not is_library
+        if is_library and wanted != scheme:
+            continue  # `gpus` reports on it
+        tried = engine and not is_library and scheme in (*registry.AUTO, wanted)
         reason = registry.available(scheme) or (_attempt(scheme, ranks) if tried else None)
         facts[scheme] = reason or ("works" if tried else "available, not tried")
         if reason is not None and scheme in (wanted, *registry.AUTO):
