@@ -17,9 +17,10 @@ T = TypeVar("T")
 
 
 class Admission(Generic[T]):
-    """The connections to a server that have not authenticated yet, by age and by client address.
+    """The list of a server's connections that have not authenticated yet, in which each has a time limit.
 
-    All times are in seconds of the monotonic clock.
+    The list has at most `limit` connections. If it is full, a new connection replaces an old one. Each connection may
+    stay for `patience` seconds. All times are in seconds of Python's monotonic clock.
     """
 
     def __init__(self, limit: int, patience: float) -> None:
@@ -35,10 +36,10 @@ class Admission(Generic[T]):
         return peer in self._places
 
     def enter(self, peer: T, address: str, now: float) -> T | None:
-        """Add the connection `peer`.
+        """Add `peer`, a new connection from the IP address `address`, to the list of unauthenticated connections.
 
-        If there are too many connections, remove one and return it, to be closed; else None. `address`: of the client.
-        `now`: the current time.
+        If the list is full, remove another connection and return it; the caller has to close it. Otherwise return None.
+        `now` is the present time, in seconds of Python's monotonic clock.
         """
         victim = self.oldest() if len(self._places) >= self._limit else None
         source = _network(address)
@@ -47,7 +48,10 @@ class Admission(Generic[T]):
         return victim
 
     def oldest(self) -> T | None:
-        """Remove and return the oldest connection of the client address that has most; None without connections."""
+        """Select one unauthenticated connection, remove it from the list and return it; None if the list is empty.
+
+        It is the oldest connection of the client address that has the most connections in the list.
+        """
         if not self._places:
             return None
         largest = max(self._by_source, key=lambda source: len(self._by_source[source]))
@@ -56,7 +60,10 @@ class Admission(Generic[T]):
         return victim
 
     def leave(self, peer: T) -> None:
-        """Remove the connection `peer`, which has authenticated or is closed. May be called again."""
+        """Remove `peer` from the list of unauthenticated connections, because it has authenticated or is closed.
+
+        Does nothing if it is not in the list.
+        """
         place = self._places.pop(peer, None)
         if place is not None:
             neighbours = self._by_source[place[1]]
@@ -65,11 +72,18 @@ class Admission(Generic[T]):
                 del self._by_source[place[1]]
 
     def due(self) -> float | None:
-        """When the oldest connection will have been unauthenticated for too long; None if there are no connections."""
+        """Return the time when the oldest unauthenticated connection reaches its time limit; None without connections.
+
+        The time is in seconds of Python's monotonic clock.
+        """
         return next(iter(self._places.values()))[0] + self._patience if self._places else None
 
     def expired(self, now: float) -> list[T]:
-        """The connections that have been unauthenticated for too long; they count until `leave` is called."""
+        """Return the connections that have been unauthenticated for too long at the time `now`, the oldest first.
+
+        They stay in the list of unauthenticated connections until `leave` is called for each of them. `now` is in
+        seconds of Python's monotonic clock.
+        """
         found = []
         for peer, (since, _) in self._places.items():
             if now - since < self._patience:

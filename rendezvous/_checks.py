@@ -26,7 +26,10 @@ _DIGITS = 20  # characters of the longest 64-bit integer, its sign included
 
 
 class Deadline:
-    """The time limit of one call: the seconds left and the seconds since its start, by the monotonic clock."""
+    """The time limit of a call that may block: how many seconds are left, and how many have passed since its start.
+
+    Times are those of Python's monotonic clock.
+    """
 
     __slots__ = ("_end", "_start")
 
@@ -47,9 +50,10 @@ class Deadline:
 
 
 def check_timeout(timeout: object, name: str = "timeout") -> float:
-    """`timeout` as a float, in seconds. ValueError if it is negative or not finite, TypeError if it is no number.
+    """Return `timeout` as a float, in seconds, after checking that it is finite and not negative.
 
-    `name`: what errors call `timeout`.
+    `name` is the name of the argument, for error messages. Raises: ValueError if `timeout` is negative or not finite;
+    TypeError if it is no number.
     """
     if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
         raise TypeError(f"{name} must be a number of seconds, not {type(timeout).__name__}")
@@ -69,7 +73,10 @@ def check_key(key: object) -> str:
 
 
 def check_keys(keys: str | Sequence[str]) -> list[str]:
-    """`keys` as a list, after a check that all are valid. A single str is one key, not a sequence of characters."""
+    """Return `keys` as a list, after checking that each is a valid key of a store. A single str is one key.
+
+    Raises: TypeError for a key that is no str; ValueError for one that is empty, too long or not printable.
+    """
     if isinstance(keys, str):
         return [check_key(keys)]
     if not isinstance(keys, Iterable):
@@ -95,23 +102,24 @@ def check_amount(amount: object) -> int:
 
 
 class Unreachable(StoreError):
-    """The store did not answer, but may do so later: a server that is restarting, for example.
+    """The key-value store did not answer, but may do so later, for example because its server is restarting.
 
-    The call may have taken effect nevertheless, except for calls that only read.
+    A write that raised this error may have taken effect nevertheless.
     """
 
 
 class NotANumber(StoreError, ValueError):
-    """`Store.add` failed, because the key's value is no integer or the sum does not fit 64 bits.
+    """`Store.add` failed: the stored value is no integer, or the sum does not fit into 64 bits.
 
-    It is a StoreError, since another program may have written the value, and also a ValueError.
+    The error is a ValueError. It is also a StoreError, since another program may have written the value.
     """
 
 
 def count(store: str, key: str, value: bytes | None, amount: int) -> int:
-    """The sum of a counter's stored `value` (None: 0) and `amount`. Error messages name `store` and `key`.
+    """Return the integer that is stored in `value`, plus `amount`. A `value` of None counts as 0.
 
-    Raises: NotANumber if `value` is no integer, or if the sum does not fit 64 bits.
+    `store` and `key` are for error messages. Raises: NotANumber if `value` is no integer, or if the sum does not fit
+    into 64 bits.
     """
     where = f"{store}: " if store else ""
     try:
@@ -128,12 +136,18 @@ def count(store: str, key: str, value: bytes | None, amount: int) -> int:
 
 
 def parts(keys: Sequence[T], size: int) -> list[Sequence[T]]:
-    """`keys` divided into parts of at most `size` keys; one empty part if there are no keys."""
+    """Divide `keys` into lists of at most `size` keys, in the same order.
+
+    Return one empty list if there are no keys.
+    """
     return [keys[start : start + size] for start in range(0, max(len(keys), 1), size)]
 
 
 def missing(store: str, keys: Sequence[str], elapsed: float) -> OpTimeout:
-    """The error of a store's `wait` for `keys` that has reached its deadline after `elapsed` seconds."""
+    """Return the error to raise when `Store.wait` reaches its deadline and `keys` do not exist yet.
+
+    `store` is the store's name, for the message. `elapsed` is how long the call has waited, in seconds.
+    """
     shown = ", ".join(repr(key[:200]) for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
     noun = "key" if len(keys) == 1 else "keys"
     return OpTimeout(f"{store}: {len(keys)} {noun} did not appear within {elapsed:.1f} s: {shown}")

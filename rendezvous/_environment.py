@@ -19,9 +19,9 @@ def get(env: Environment, key: str) -> str | None:
 
 
 def integer(env: Environment, key: str) -> int | None:
-    """The value of the environment variable `key` as a number; None if it is not set.
+    """Return the value of the environment variable `key` as an int, or None if it is not set.
 
-    ValueError unless it is an integer, zero or more.
+    Raises: ValueError unless the value is an integer, zero or more.
     """
     text = get(env, key)
     if text is None:
@@ -32,9 +32,9 @@ def integer(env: Environment, key: str) -> int | None:
 
 
 def seconds(env: Environment, key: str) -> float | None:
-    """The value of the environment variable `key`, in seconds; None if it is not set.
+    """Return the value of the environment variable `key`, a number of seconds, as a float; None if it is not set.
 
-    ValueError unless it is a finite number, zero or more.
+    Raises: ValueError unless the value is a finite number, zero or more.
     """
     text = get(env, key)
     if text is None:

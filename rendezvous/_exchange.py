@@ -25,12 +25,17 @@ LOOK = 0.2  # seconds between looks at the ranks that have not called
 def exchange(
     store: Store, membership: Membership, value: Any, timeout: float = DEFAULT_TIMEOUT, silence: float = 0.0
 ) -> list[Any]:
-    """Exchange values through the store; returns the values of all ranks, by rank.
+    """Send `value` to all other ranks through the store; return the values of all ranks, as a list by rank.
 
-    A group may exchange values once; all its ranks must call this function. `value` has at most `MAX_RECORD` bytes as
-    JSON. The last rank to read all values removes them from the store. Raises: OpTimeout with `late`, the ranks that
-    have not called this function before the first rank's deadline; PeerLost for a rank that has ended, or has not
-    called within `silence` seconds (0: no limit); AuthError for a value that no rank of the group wrote; StoreError.
+    All ranks of the group `membership` must call this function, and each may do so only once. `value` is anything that
+    JSON can represent, at most `MAX_RECORD` bytes long. The last rank to read all values deletes them from the store.
+
+    `timeout` is in seconds. `silence` is the number of seconds after which a rank that has not called this function
+    counts as lost; 0 means no limit.
+
+    Raises: OpTimeout if ranks have not called this function before the deadline; its `late` has these ranks. PeerLost
+    for a rank whose process has ended, or that has been silent for `silence` seconds. AuthError for a value that no
+    rank of the group wrote. StoreError if the store fails.
     """
     deadline = Deadline(check_timeout(timeout))
     scope, size = membership.scope, membership.size

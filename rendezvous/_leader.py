@@ -32,7 +32,10 @@ Verdict = Mapping[str, Any]
 
 
 class Leader:
-    """The rank that leads a session (an attempt to form a group), and has announced the session in the store."""
+    """The rank that leads one attempt to form a group: it waits for the other ranks and decides on the outcome.
+
+    The leader is the rank that announced the attempt in the store. `session` is the random name of the attempt.
+    """
 
     def __init__(self, participant: Participant, session: str, notice: bytes) -> None:
         self._participant = participant
@@ -49,9 +52,10 @@ class Leader:
         participant.leaving = session_keys(participant.scope, session, participant.me.size)
 
     def run(self) -> Formed | None:
-        """Form the group and return it; None if another rank has taken over.
+        """Form a group of ranks as their leader, and return it.
 
-        If no group forms, raises the error that all ranks of the attempt raise.
+        Return None if another rank has taken the lead with a new attempt. If no group can form, raise the error that
+        all ranks of the group raise.
         """
         participant = self._participant
         slots = [self._key(slot(rank)) for rank in range(participant.me.size)]
@@ -227,7 +231,10 @@ class Leader:
         self.announce_failure(verdict)
 
     def announce_failure(self, verdict: Verdict) -> NoReturn:
-        """Wake all ranks: this attempt to form a group has failed. Raises `verdict`, the reason, as an error."""
+        """Tell all ranks, through the store, that this attempt to form a group has failed; then raise the error.
+
+        `verdict` describes the failure: its kind, a text, and the ranks concerned.
+        """
         participant = self._participant
         participant.leading = self._notice
         participant.set(self._key("go"), self._notice)

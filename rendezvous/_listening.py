@@ -21,10 +21,14 @@ UNKNOWN = 20.0  # seconds for which a host name may be unknown before it counts 
 
 
 def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> list[socket.socket]:
-    """Listening sockets on all addresses of `host`, on one port.
+    """Return TCP sockets that listen on all addresses of the host name or address `host`, all on one port.
 
-    An unknown host name is looked up again until the deadline, but for at most `UNKNOWN` seconds: the DNS knows a
+    `port` may be 0, which selects a free port. `open_to_all` must be True if other machines can reach an address. An
+    unknown host name is looked up again until the deadline, but for at most `UNKNOWN` seconds. The reason: DNS knows a
     Kubernetes Pod only some seconds after the Pod's start.
+
+    Raises: ValueError if other machines can reach an address without `open_to_all`; StoreError if the name is unknown
+    or the port is in use.
     """
     try:
         infos = _resolved(host, port, deadline)

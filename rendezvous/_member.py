@@ -29,14 +29,14 @@ LAST_WORD = 0.7  # seconds that a rank which fails waits for the leader to publi
 
 
 class Member:
-    """One rank that forms a group: it joins a session (an attempt to do so), or becomes the leader of a new one."""
+    """One rank that takes part in forming a group: it joins an attempt of another rank, or starts and leads its own."""
 
     def __init__(self, participant: Participant) -> None:
         self._participant = participant
         self._patience = PATIENCE
 
     def run(self) -> Formed:
-        """Form the group, and return it. Raises the errors of `group.form`."""
+        """Form a group with the other ranks and return it. Raises the errors that `rendezvous.group.form` lists."""
         participant = self._participant
         try:
             while True:

@@ -33,9 +33,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """A group that has formed: the name of its session (the attempt to form it), and its members by rank.
+    """A group that has formed.
 
-    `leader` is the rank that has led the session, `notice` the final value of the store key that describes the session.
+    `session` is the random name of the attempt by which it formed. `roster` has its members, by rank. `leader` is the
+    rank that led the attempt. `notice` is the final content of the store key under which the leader published the
+    outcome.
     """
 
     session: str
@@ -45,7 +47,10 @@ class Formed:
 
 
 class Pulse:
-    """Watches a heartbeat: a counter that another process advances as long as that process lives."""
+    """Watches the heartbeat of another process: a counter that the process increments as long as it lives.
+
+    The heartbeat has stopped if the counter does not change for `patience` seconds and for `QUIET` checks in a row.
+    """
 
     QUIET = 6  # checks without a change: on a busy machine, time alone does not show that the process has ended
 
@@ -58,7 +63,11 @@ class Pulse:
         self.beats = 0
 
     def beat(self, value: bytes | None) -> bool:
-        """Check the current `value` of the heartbeat's counter; True if it has changed since the previous check."""
+        """Note the current `value` of a counter that another process increments as its heartbeat.
+
+        Return True if it differs from the value at the previous call. `value` is None if the counter does not exist in
+        the store.
+        """
         changed = self._looks > 0 and value is not None and value != self._last
         if changed:
             self.beats += 1
@@ -76,14 +85,21 @@ class Pulse:
 
 @dataclass(slots=True)
 class Silent:
-    """A rank that led an attempt to form a group, and then was silent for `seconds`, while this process watched."""
+    """A rank that led an attempt to form a group, and whose heartbeat then stopped for `seconds`.
+
+    `place` is the rank's host and process id, for error messages.
+    """
 
     place: str
     seconds: float
 
 
 class Participant:
-    """The state of one call of `form`, by which a rank forms a group."""
+    """The state of one call of `rendezvous.group.form`, by which a rank forms a group with the other ranks.
+
+    It has the identity of the rank, the store, the deadline of the call, and the store keys that the rank has to
+    delete.
+    """
 
     def __init__(
         self,
@@ -128,7 +144,11 @@ class Participant:
                 time.sleep(_PAUSE)
 
     def wait(self, keys: list[str], timeout: float) -> list[bytes]:
-        """As `Store.wait`, but OpTimeout also if the store is unreachable: callers then repeat the short wait."""
+        """Like `Store.wait`: wait up to `timeout` seconds until all `keys` exist in the store, and return their values.
+
+        Raises: OpTimeout if keys are missing then, and also if the store is unreachable. The caller treats both cases
+        alike: it calls again.
+        """
         try:
             return self.store.wait(keys, timeout)
         except Unreachable as error:
@@ -154,13 +174,16 @@ class Participant:
         self.delete(session_keys(self.scope, session, size))
 
     def withdraw(self) -> None:
-        """Remove this rank's store keys of a session (an attempt to form a group) that it leaves."""
+        """Delete the store keys that this rank has written for an attempt to form a group.
+
+        The rank calls this when it leaves the attempt to take part in the next one.
+        """
         if self.leaving:
             self.delete(self.leaving)
             self.leaving = []
 
     def vanish(self) -> None:
-        """Remove this rank's keys from the store after an error or an interrupt."""
+        """Delete this rank's keys from the store after an error or an interrupt. Errors of the store are ignored."""
         with contextlib.suppress(StoreError):
             if self.leaving:
                 self.store.delete(self.leaving, 1.0)
@@ -178,11 +201,11 @@ class Participant:
         verdict: Mapping[str, Any] | None = None,
         before: Notice | None = None,
     ) -> bytes:
-        """The bytes of a notice: the store's value that describes an attempt to form a group.
+        """Return the bytes of a notice: the value in the store that describes an attempt to form a group.
 
-        `state`: "open", "closed" or "failed". `session`: the attempt. `before`: the notice that it replaces, if store
-        keys of that attempt are still to be removed. `roster`: the list of members, once the group has formed.
-        `verdict`: why it has failed.
+        `state` is "open" (ranks may join), "closed" (the group has formed) or "failed". `session` is the name of the
+        attempt. `roster` is the list of members if the group has formed, and `verdict` the reason if the attempt has
+        failed. `before` is the notice that this one replaces, if the store may still have keys of that earlier attempt.
         """
         document = {
             "v": VERSION,
@@ -201,18 +224,20 @@ class Participant:
         return self.scope.seal("notice", document)
 
     def read_notice(self, value: bytes | None) -> tuple[Notice | None, bool]:
-        """The notice in the bytes `value`, which describes an attempt to form a group, and whether it is authentic.
+        """Decode a notice: the value in the store that describes an attempt to form a group.
 
-        The notice is None if `value` is no valid notice.
+        Return the notice, or None if `value` is no valid notice. Also return whether its HMAC shows that a process with
+        this job's secret wrote it.
         """
         document, authentic = self.scope.unseal("notice", value or b"")
         return parse_notice(document), authentic
 
     def arrive(self, session: str, *, leader_is_authentic: bool = True) -> str | None:
-        """Take this rank's slot, a store key; returns an error text if another process with the secret has it.
+        """Join the attempt `session` to form a group, by writing a store key that belongs to this rank number.
 
-        Otherwise returns None. A value in the slot without the HMAC of this rank's secret is replaced. But if the
-        leader's notice has no such HMAC either, the value stays, because this rank's secret may be the wrong one.
+        Return None, or an error text if another process that knows the secret has already written this key. A value
+        without a valid HMAC is overwritten. But if `leader_is_authentic` is False, the leader has another secret, and
+        this rank's secret may be the wrong one. Then such a value stays.
         """
         key, name = self.scope.key(session, slot(self.me.rank)), f"{session}/{slot(self.me.rank)}"
         hello = self.scope.seal(name, self.me.document())
@@ -235,13 +260,17 @@ class Participant:
         return [hello for rank in range(self.me.size) if (hello := self.hello(session, rank)) is not None]
 
     def hello(self, session: str, rank: int) -> Hello | None:
-        """What that rank has written to its slot, a store key, to join; None if nothing, or not with the secret."""
+        """Return what `rank` wrote to its store key in order to join the attempt `session` to form a group.
+
+        Return None if the key does not exist, or if its value has no valid HMAC.
+        """
         return read_hello(self.scope, session, rank, self.get(self.scope.key(session, slot(rank))))
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
-        """Object to `session`, an attempt to form a group, with `complaint`.
+        """Publish the error `complaint`, for which this rank rejects the attempt `session` to form a group.
 
-        The leader of the session reports the first objection to all ranks.
+        If several ranks reject an attempt, only the first complaint is stored. The leader then makes all ranks fail
+        with it.
         """
         key = self.scope.key(session, "flag")
         value = self.scope.seal(f"{session}/flag", complaint)
@@ -251,7 +280,10 @@ class Participant:
     # -- how a session ends
 
     def outcome(self, session: str, value: bytes) -> Formed:
-        """The group that `session` has formed, read from its last description, `value`; raises the error if none."""
+        """Return the group that the attempt `session` has formed, or raise the error with which the attempt failed.
+
+        `value` is the outcome of the attempt, as its leader has published it in the store.
+        """
         notice, authentic = self.read_notice(value)
         if notice is None and self.scope.secret is None:
             raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
@@ -271,7 +303,11 @@ class Participant:
         return Formed(session, roster, notice.rank, value)
 
     def is_member(self, notice: Notice) -> bool:
-        """Whether the members listed in `notice` include this call of `form`, not another process with its rank."""
+        """Return whether the group described by `notice` has formed and includes this process.
+
+        Each call of `form` draws a random nonce. So another process that uses the same rank number is recognised as
+        another.
+        """
         own = notice.roster[self.me.rank : self.me.rank + 1]
         return notice.state == "closed" and [entry.nonce for entry in own] == [self.me.nonce]
 
@@ -302,9 +338,10 @@ class Participant:
         return [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.me.size]
 
     def lost(self, gone: Mapping[int, str], what: str) -> Mapping[str, Any]:
-        """Why no group forms: ranks that had begun to join are lost.
+        """Return a description of a failure, for all ranks: the ranks in `gone` were lost while the group formed.
 
-        `gone`: the host and process of each lost rank. `what`: what happened to them, as text.
+        `gone` maps each lost rank to its host and process id, as text. `what` says what happened to them, such as
+        "ended".
         """
         names = ", ".join(f"rank {rank} ({place})" for rank, place in sorted(gone.items()))
         return {"kind": "lost", "lost": sorted(gone), "text": f"{names} {what} while the group formed"}
@@ -316,7 +353,7 @@ class Participant:
         )
 
     def foreign(self, key: str) -> str:
-        """The error text for a store key whose value no rank has written."""
+        """Return the error text for a store key whose value was written by another program, not by a rank."""
         return (
             f"{self.store!r}: key {key!r} holds something that no rank of this library wrote; "
             "see who else uses this store, or give the job a secret, or a store of its own"
@@ -339,9 +376,9 @@ def slot(rank: int) -> str:
 
 
 def read_hello(scope: Scope, session: str, rank: int, value: bytes | None) -> Hello | None:
-    """What rank `rank` wrote to its slot (its store key) to join: decoded from `value`.
+    """Decode `value`, which `rank` wrote to its store key in order to join the attempt `session` to form a group.
 
-    None unless that rank wrote it, with the secret. `session`: the attempt to form a group.
+    Return None if another rank wrote it, or a process without the job's secret. `scope` has the secret.
     """
     document, authentic = scope.unseal(f"{session}/{slot(rank)}", value or b"")
     hello = parse_hello(document)
@@ -349,6 +386,9 @@ def read_hello(scope: Scope, session: str, rank: int, value: bytes | None) -> He
 
 
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """All store keys that a session (an attempt to form a group) uses, except the key `notice`, which describes it."""
+    """Return the store keys that ranks write during the attempt `session` to form a group of `size` ranks.
+
+    The key `notice`, which all attempts share, is not among them. `scope` has the prefix of all keys of the job.
+    """
     names = [*(slot(rank) for rank in range(size)), "flag", "beat", "go", "left"]
     return [scope.key(session, name) for name in names]

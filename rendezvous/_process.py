@@ -17,7 +17,7 @@ _ENDING: Final = 0x4  # PF_EXITING of the kernel's flags
 
 @functools.cache
 def boot_id() -> str:
-    """The random id that the kernel draws at each boot of this machine; empty if /proc does not show it."""
+    """Return the random id that Linux draws at each boot of this machine; empty if /proc does not show it."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(64).strip()
@@ -26,15 +26,16 @@ def boot_id() -> str:
 
 
 def place() -> str:
-    """`host:pid` of this process, for error messages; unprintable characters of the host name become `?`."""
+    """Return "host:pid" of this process, for error messages; unprintable characters of the host name become "?"."""
     host = "".join(letter if letter.isprintable() else "?" for letter in socket.gethostname())
     return f"{host}:{os.getpid()}"
 
 
 def origin() -> str:
-    """The identity of this process, for `is_gone`: boot id, pid namespace, user id, pid and start time, as one text.
+    """Return a text that identifies this process among the processes of all machines.
 
-    The text is empty if /proc does not show all of them.
+    It has the machine's boot id, the pid namespace, the user id, the pid and the start time. It is empty if /proc does
+    not show these five. `is_gone` uses it to find out whether the process has ended.
     """
     return _origin(os.getpid())  # cached by pid, so that a forked child does not use its parent's identity
 
@@ -50,7 +51,11 @@ def _origin(pid: int) -> str:
 
 
 def is_gone(process: str) -> bool:
-    """Whether the process whose `origin()` returned `process` is known to have ended."""
+    """Return whether the process that is described by `process` is known to have ended.
+
+    `process` is what `origin()` returned in that process. The result is False if it cannot be known, for example for a
+    process of another machine or container.
+    """
     parts = process.split(" ")
     ours = origin().split(" ")
     # The kernel may hide processes of other users, and a pid of another namespace names another process here.
@@ -60,18 +65,21 @@ def is_gone(process: str) -> bool:
 
 
 def now() -> float:
-    """Seconds since this machine booted, which the processes of one machine can compare."""
+    """Return the seconds since this machine booted. All processes of one machine share this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def born() -> float:
-    """When this process started, in seconds since boot as `now` counts them; infinity if /proc does not show it."""
+    """Return when this process started, in seconds since the machine booted; infinity if /proc does not show it."""
     ticks = _started(os.getpid())
     return int(ticks) / os.sysconf("SC_CLK_TCK") if ticks else math.inf
 
 
 def is_of_this_machine(process: str) -> bool:
-    """Whether the process whose `origin()` returned `process` belongs to this machine, since its last boot."""
+    """Return whether a process runs, or ran, on this machine since its last boot.
+
+    `process` is what `origin()` returned in that process.
+    """
     return bool(process) and process.split(" ", maxsplit=1)[0] == boot_id()
 
 

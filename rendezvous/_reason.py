@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class FirstReason:
-    """Why the ranks of `membership` give up `what`, a part of two keys of the store."""
+    """The reason why the ranks of a group abandon a step that all must do together. All ranks read it from the store.
+
+    The first rank to abandon the step writes its reason, and nobody overwrites it. `what` names the step, and is part
+    of the names of the store keys.
+    """
 
     def __init__(self, store: Store, membership: Membership, what: str) -> None:
         self._store = store
@@ -26,28 +30,45 @@ class FirstReason:
         self._known = self._scope.key(membership.session, f"{what}-known")
 
     def read(self, timeout: float) -> bytes | None:
-        """The reason of the first rank that has given up; None if none has. Raises StoreError."""
+        """Return the reason why the group abandons a joint step, which a rank has written to the store.
+
+        It is returned as bytes; None if no rank has abandoned the step. `timeout` is in seconds. Raises: StoreError.
+        """
         return self._store.get(self._key, timeout)
 
     def wait(self, timeout: float) -> bytes | None:
-        """The same, but waits up to `timeout` seconds until a rank has given up."""
+        """Wait up to `timeout` seconds until a rank has written to the store why it abandons a joint step of the group.
+
+        Return the reason as bytes, or None if there is none. Raises: StoreError.
+        """
         try:
             return self._store.wait([self._key], timeout)[0]
         except OpTimeout:
             return None
 
     def write(self, document: Mapping[str, Any], timeout: float) -> tuple[bytes, bool]:
-        """The first reason, and whether this rank has written it now. Raises StoreError."""
+        """Write `document` to the store, as the reason why this rank abandons a joint step of the group.
+
+        If another rank has already written a reason, that one stays. Return the reason that is in the store now, as
+        bytes, and whether it is `document`. `timeout` is in seconds. Raises: StoreError.
+        """
         mine = self._scope.seal(self._key, document)
         first = self._store.compare_set(self._key, None, mine, timeout) or mine  # never absent after this
         return first, first == mine
 
     def document(self, reason: bytes) -> Mapping[str, Any] | None:
-        """What the `reason` says; None if no rank of this group wrote it."""
+        """Decode `reason`, in which a rank says why it abandons a joint step of the group.
+
+        `reason` is what `read`, `wait` or `write` returned. Return a dict, or None if no rank of this group wrote it.
+        """
         document, authentic = self._scope.unseal(self._key, reason)
         return document if authentic else None
 
     def leave(self, others: int, timeout: float, keys: Iterable[str] = ()) -> None:
-        """This rank knows the result. The last of `others` ranks to do so removes `keys` too. Raises StoreError."""
+        """Record in the store that this rank knows how a joint step of the group has ended.
+
+        When `others` ranks, this one included, have recorded it, the reason for a failure and `keys` are deleted from
+        the store. `timeout` is in seconds. Raises: StoreError.
+        """
         if self._store.add(self._known, 1, timeout) >= others:
             self._store.delete([*keys, self._key, self._known], timeout)

@@ -30,7 +30,10 @@ _SESSION = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The job (name and run id) and epoch in which ranks look for each other, and the secret that they share."""
+    """What the ranks that form one group have in common: the job's name and run id, the epoch, and the secret.
+
+    The epoch is meant to count how often the ranks of a job have formed a new group; it is always 0 so far.
+    """
 
     name: str
     run: str | None
@@ -39,7 +42,7 @@ class Scope:
 
     @property
     def base(self) -> str:
-        """The prefix of all store keys of this job and epoch: it shows the name and depends on name, run id, epoch."""
+        """The prefix of all store keys of a group: the job's name, a hash of its name and run id, and the epoch."""
         mark = hashlib.sha256(json.dumps([self.name, self.run]).encode()).hexdigest()[:16]
         return f"{self.name}~{mark}/{self.epoch}"
 
@@ -57,9 +60,10 @@ class Scope:
         return b"\1" + secrets.sign(self.secret, self.base, self.epoch, key, body) + body
 
     def unseal(self, key: str, data: bytes) -> tuple[dict[str, Any] | None, bool]:
-        """The document in `data`, the value of `key` in the store, and whether it has the right HMAC.
+        """Decode `data`, the value of the store key `key`. Return a dict, and whether the value is authentic.
 
-        The document is None if `data` is invalid. Without a secret, values without an HMAC are right.
+        The dict is None if `data` is no valid JSON object. A value is authentic if its HMAC was made with this rank's
+        secret. If this rank has no secret, a value is authentic if it has no HMAC.
         """
         sealed = data[:1] == b"\1"
         start = 1 + secrets.TAG_SIZE if sealed else 1
@@ -78,7 +82,11 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One rank in the list of members. `origin`: its process, as `_process.origin` describes it."""
+    """One member of a group, as the list of members shows it.
+
+    `nonce` is a random text that the rank drew when it joined. `origin` identifies its process, as `_process.origin`
+    returns it. `record` is the data that the rank passes to all others.
+    """
 
     nonce: str
     origin: str
@@ -90,7 +98,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The content of the store key `notice`: the current session (attempt to form a group) and its outcome."""
+    """The value in the store that describes an attempt to form a group: who leads it, its state and its outcome."""
 
     version: int
     state: str  # open, closed (the group has formed) or failed
@@ -156,7 +164,11 @@ def _is_size(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The value that a rank writes to its slot (its store key), to join an attempt to form a group."""
+    """The value that a rank writes to the store to join an attempt to form a group.
+
+    `place` (host and pid) and `origin` (see `_process`) identify its process, `nonce` this call. `fingerprint` has the
+    settings on which all ranks must agree. `record` is data for all other ranks.
+    """
 
     rank: int
     size: int
@@ -195,7 +207,7 @@ def parse_hello(document: dict[str, Any] | None) -> Hello | None:
 
 
 def fits(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Whether lists and objects in `value` are nested at most `depth` levels deep."""
+    """Return whether lists and dicts in `value` are nested at most `depth` levels deep."""
     if isinstance(value, dict):
         return depth > 0 and all(fits(inner, depth - 1) for inner in value.values())
     if isinstance(value, list):
@@ -220,7 +232,10 @@ def _finite(text: str) -> float:
 
 
 def dumps(document: Mapping[str, Any]) -> bytes:
-    """`document` as compact JSON. Raises ValueError or TypeError for values that JSON cannot represent, such as NaN."""
+    """Encode `document` as compact JSON.
+
+    Raises ValueError or TypeError if JSON cannot represent a value, such as NaN.
+    """
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 

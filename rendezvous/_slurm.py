@@ -17,16 +17,19 @@ _STEPS: Final = 0xFFFFFF00  # from this number on, a step is a batch script or a
 
 
 def step(env: Environment) -> str | None:
-    """A name for the job step in which this process is a task; None if it is no task, as in a batch script.
+    """Return a name for the Slurm job step that started this process as a task, from the environment variables `env`.
 
-    SLURM_PROCID does not show whether it is a task, because Slurm sets this variable in batch scripts, too.
+    Return None if the process is no task. SLURM_PROCID does not show this, because Slurm sets it in batch scripts, too.
     """
     job, number = get(env, "SLURM_JOB_ID") or get(env, "SLURM_JOBID"), _number(env)
     return f"slurm-{job}.{number}" if job and number is not None and number < _STEPS else None
 
 
 def no_task(env: Environment) -> bool:
-    """Whether this process is in a Slurm batch script or an interactive shell, so that it is no rank."""
+    """Return whether this process runs in a Slurm batch script or interactive shell. Such a process is not a rank.
+
+    `env` has the environment variables.
+    """
     number = _number(env)
     return number is not None and number >= _STEPS
 
@@ -37,9 +40,9 @@ def _number(env: Environment) -> int | None:
 
 
 def hosts(nodelist: str) -> Iterator[str]:
-    """The hosts of `nodelist`, in order: "n[01-03,7],login" gives n01, n02, n03, n7, login.
+    """Yield the hosts of the Slurm host list `nodelist`, in order: "n[01-03,7],login" gives n01, n02, n03, n7, login.
 
-    Raises: ValueError for an invalid list, when the invalid part is reached.
+    Raises: ValueError when it reaches an invalid part of the list.
     """
     position = 0
     while True:

@@ -12,7 +12,7 @@ from ._checks import count
 
 
 class Watch:
-    """The store keys that a reader waits for and that are still missing, and the function that wakes it."""
+    """The store keys for which one reader still waits, and the function `wake` to call when all of them exist."""
 
     __slots__ = ("keys", "wake")
 
@@ -22,7 +22,7 @@ class Watch:
 
 
 class Table:
-    """The keys and values of a store that lives in one process, as a dictionary whose readers can be woken."""
+    """The keys and values of a store that lives in one process: a dict that can also call waiting readers."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -51,9 +51,9 @@ class Table:
                 watch.wake()
 
     def add(self, key: str, amount: int, store: str = "") -> int:
-        """Add `amount` to the number stored under `key`, as `Store.add` does.
+        """Add `amount` to the integer stored under `key`, as `Store.add` does; return the sum.
 
-        Raises NotANumber, which names `store`.
+        `store` is the store's name, for the error message. Raises: NotANumber if the value is no integer.
         """
         total = count(store, key, self._values.get(key), amount)
         self.set(key, str(total).encode())
@@ -77,10 +77,10 @@ class Table:
         return found
 
     def watch(self, keys: Sequence[str], wake: Callable[[], None]) -> Watch:
-        """Call `wake` when all of `keys`, which are missing now, have appeared.
+        """Arrange that `wake` is called once, when the last of the missing store keys `keys` is created.
 
-        A key may have been deleted again by then. So the reader has to check all keys when it wakes, and to watch again
-        if a key is missing.
+        An earlier key may have been deleted again by then. So the reader must look all keys up after the call, and call
+        `watch` again if one is missing. Return an object to pass to `unwatch`, which cancels this.
         """
         watch = Watch(set(keys), wake)
         for key in watch.keys:
@@ -96,6 +96,6 @@ class Table:
         watch.keys = set()
 
     def weight(self, key: str) -> int:
-        """The bytes of `key` and its value, by which they count in `nbytes`."""
+        """Return the length of `key` plus the length of its value, in bytes; 0 if the key does not exist."""
         value = self._values.get(key)
         return 0 if value is None else len(key) + len(value)

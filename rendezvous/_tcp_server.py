@@ -57,7 +57,11 @@ class _Peer:
 
 
 class Server:
-    """Serves a store's keys and values over TCP until closed; `listeners` are listening sockets, which it closes."""
+    """The server of a key-value store: a thread that answers requests from clients over TCP, until it is closed.
+
+    `listeners` are listening sockets; the server owns them and closes them. If `secret` is not None, clients must prove
+    that they know it.
+    """
 
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None) -> None:
         self._listeners = list(listeners)

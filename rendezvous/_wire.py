@@ -82,9 +82,9 @@ def same(one: bytes, other: bytes) -> bool:
 
 
 def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
-    """A frame (request or answer) with this code and these fields.
+    """Encode a request or a reply: the number `code`, followed by `fields`, each with its length.
 
-    ValueError if it is longer than `MAX_FRAME` bytes.
+    Raises: ValueError if the message is longer than `MAX_FRAME` bytes.
     """
     parts = [b"", bytes([code])]
     for field in fields:
@@ -98,9 +98,10 @@ def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
 
 
 def frame_length(data: bytes | bytearray, most: int = MAX_FRAME) -> int | None:
-    """The size in bytes of the frame at the beginning of `data`, its length field included.
+    """Return the length in bytes of the first message in `data`, read from the 4-byte length with which it begins.
 
-    None if the length field is incomplete. Raises: Malformed if this field is 0 or more than `most`.
+    The length includes these 4 bytes. Return None if fewer than 4 bytes are there. Raises: Malformed if the length that
+    was read is 0 or more than `most`.
     """
     if len(data) < _LENGTH.size:
         return None
@@ -111,9 +112,9 @@ def frame_length(data: bytes | bytearray, most: int = MAX_FRAME) -> int | None:
 
 
 def decode(frame: bytes | bytearray, most: int = MAX_KEYS) -> tuple[int, list[bytes | None]]:
-    """The code and the fields of a frame (a message of a tcp store).
+    """Decode a request or a reply: return its code and its fields, each bytes or None.
 
-    Raises: Malformed, also for more than `most` fields.
+    Raises: Malformed if `frame` does not follow the protocol, or has more than `most` fields.
     """
     fields: list[bytes | None] = []
     at = _LENGTH.size + 1

@@ -52,10 +52,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process's rank, the size of its job, and other settings. A field is None if nothing sets it.
+    """The rank of this process, the size of its job, and other settings that arguments or environment variables give.
 
-    `launcher` is the name of a launcher in `launchers`, or "mpi" (rank and size come from MPI itself), "arguments" or
-    "none". `variables` has the variables or arguments that set rank and size, with their values, for error messages.
+    A field is None if nothing gives its value. `launcher` is the name of a launcher in the module `launchers`. It is
+    "mpi" if rank and size come from MPI.COMM_WORLD, "arguments" if they are arguments, and "none" if nothing gives
+    them. `variables` is a text for error messages: the variables or arguments that give rank and size, with their
+    values.
     """
 
     launcher: str
@@ -83,12 +85,17 @@ def bootstrap(
     secret: bytes | None = None,
     env: Environment | None = None,
 ) -> Launch:
-    """Combine arguments (None: not given) with the environment variables in `env` (None: those of this process).
+    """Determine the rank of this process, the size of its job and the other settings of `Launch`.
 
-    `rank` and `size` together override every launcher. One of them alone must agree with the environment, or supply
-    what the environment lacks. If neither is given and no launcher is found, the job is this process alone. Raises:
-    ValueError for invalid values, contradictions, an incomplete set of a launcher's variables, a rank out of range, or
-    several processes and no store; TypeError for wrong types; AuthError for a secret file that `secret.read` refuses.
+    Environment variables in `env` replace arguments that are None. If `env` is None, `os.environ` is used.
+
+    If both `rank` and `size` are given, the launcher's variables are ignored. One of them alone must agree with the
+    variables, or supply a value that they do not have. If neither is given and no launcher is found, the job is this
+    process alone.
+
+    Raises: ValueError for invalid values, contradictions, an incomplete set of a launcher's variables, or a rank out of
+    range. ValueError also for a job of several processes without a store. TypeError for wrong types. AuthError for a
+    secret file that `secret.read` refuses.
     """
     environment = os.environ if env is None else env
     where = store if store is not None else _get(environment, "COLLECTIVES_STORE")

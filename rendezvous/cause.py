@@ -33,12 +33,14 @@ _KINDS: Final[Mapping[str, type[CollectiveError]]] = {
 
 
 def first_cause(store: Store, membership: Membership, error: BaseException, timeout: float) -> BaseException:
-    """The error that this rank has to raise when opening links has failed by `error`.
+    """Return the error that this rank has to raise after it failed to open its connections with `error`.
 
-    If `error` is the first of the group, it is published in the store and returned. Otherwise the result is the first
-    error of another rank, or StoreError if the store cannot be reached any more: then other ranks have left because
-    they could not read who is in the group. An error that is no CollectiveError concerns only this rank, and is
-    returned unchanged. Raises nothing.
+    All ranks of the group `membership` raise the first error of any rank. If `error` is the first, it is published in
+    the store and returned. Otherwise the first error, which another rank has published, is returned as an error that
+    names that rank. If the store has become unreachable, the function returns StoreError. An `error` that is no
+    CollectiveError concerns only this rank, and is returned unchanged.
+
+    `timeout`, in seconds, limits each exchange with the store. Raises nothing.
     """
     own = not isinstance(error, CollectiveError)
     try:

@@ -70,7 +70,10 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 
 class FileStore:
-    """The store at `file:///dir`. It creates the directory (mode 0700) if it does not exist, and never removes it."""
+    """The key-value store with the URL `file:///dir`: each key is a file in that directory.
+
+    The directory is created, with mode 0700, if it does not exist. It is never removed.
+    """
 
     def __init__(self, directory: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> None:
         check_timeout(timeout)

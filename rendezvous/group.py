@@ -113,11 +113,11 @@ MAX_FINGERPRINT = 1024  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A group that has formed, as seen by one of its ranks.
+    """A group that has formed, and the place of this process in it: `rank` of `size`.
 
-    `run_id` is the same on all ranks and new each time that a group forms: it distinguishes the frames, keys and memory
-    of this group from those of any other group, even a group with the same name. `records[r]` is the `record` that
-    rank r has passed to `form`.
+    `run_id` (16 bytes) is the same on all ranks, and new each time that a group forms. It distinguishes the messages,
+    store keys and memory of this group from those of any other group, even one of the same name. `records[r]` is the
+    `record` that rank r has passed to `form`.
     """
 
     name: str
@@ -133,7 +133,10 @@ class Membership:
     notice: bytes = field(default=b"", repr=False, compare=False)  # the final content of the store key `notice`
 
     def has_ended(self, rank: int) -> bool:
-        """Whether that rank's process is known to have ended; only those of this machine can be known."""
+        """Return whether the process of `rank` is known to have ended.
+
+        For a process of another machine this is False.
+        """
         return _process.is_gone(self.origins[rank])
 
 
@@ -152,20 +155,27 @@ def form(
     settle: float | None = None,
     silence: float = 0.0,
 ) -> Membership:
-    """Form a group with the other ranks; blocks until all have joined or the attempt has failed.
+    """Form a group with the other ranks; block until all have joined or an error is certain.
 
-    `record` (at most 4 KiB of JSON) is passed to the other ranks. `fingerprint` has the settings on which all ranks
-    must agree: configuration and version, as text that a person can compare. `run_id` distinguishes jobs that use the
-    same `name`. `epoch` is always 0 so far; it is meant to count the losses of ranks after which the others form a new
-    group. `settle`: seconds for which a group that is complete waits for objections, such as that of a second rank with
-    the same number; None: about as long as the ranks took to arrive, or 0 with a `run_id`. `silence`: seconds after
-    which a leader that is not heard of any more, and does not join again, counts as dead; 0: never.
+    `rank` and `size` are this rank's number and the number of ranks. `name` and `run_id` identify the job: only ranks
+    that pass the same values meet. `record`, at most 4 KiB as JSON, is passed to all other ranks. `fingerprint` is a
+    readable text with the settings that must be the same on all ranks, such as the version. `secret`, if not None, must
+    be the same on all ranks. `epoch` is meant to count how often the job has formed a new group; it is always 0 so far.
 
-    Raises, on every rank that has joined: OpTimeout with `late`, the ranks that are missing when the first deadline
-    passes; PeerLost for a rank that ended, or fell silent, while the group formed; ConfigMismatch if a rank number
-    occurs twice, or ranks disagree on size, fingerprint or protocol; AuthError if ranks do not share the secret.
-    Raises, on the rank concerned only: StoreError if the store fails; ValueError and TypeError for wrong arguments,
-    before anything is sent.
+    The rank that comes first leads. When all ranks have joined, the leader waits `settle` seconds, in which a second
+    process with the same rank number can object. If `settle` is None, the library chooses the time; it is 0 if `run_id`
+    is given. A leader whose heartbeat stops counts as dead if it does not join again within `silence` seconds; 0 means
+    never. `timeout` is the limit for the whole call, in seconds.
+
+    Raises, on every rank that has joined:
+
+    - OpTimeout if ranks are missing when the first deadline passes; its `late` has these ranks
+    - PeerLost for a rank that ended or stopped answering while the group formed
+    - ConfigMismatch if two processes have the same rank, or if size, fingerprint or protocol version differ
+    - AuthError if ranks do not share the secret
+
+    Raises, only on the rank that is affected: StoreError if the store fails; ValueError or TypeError for wrong
+    arguments.
     """
     check_store(store)
     rank, size = check_rank(rank, size)
@@ -191,12 +201,14 @@ def form(
 
 
 def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
-    """Remove from the store the keys that `form` needed for this group; called when its communicator closes.
+    """Delete the store keys that ranks wrote when the group `membership` formed; called when its communicator closes.
 
-    Usually the last rank to read the roster (the list of members) has already removed the keys, and `release` only
-    checks this by one read. Otherwise it waits up to `timeout` seconds for ranks that have not read the roster, and
-    then removes the keys. Ranks that are still missing have died, or will notice that the group is closed. Idempotent;
-    any rank may call it. Errors of the store are ignored. Raises: only ValueError and TypeError, for a wrong timeout.
+    Usually they are already deleted, by the last rank that learned that the group has formed. Then the call reads one
+    key and returns. Otherwise it waits up to `timeout` seconds for ranks that have not learned it yet, and then deletes
+    the keys.
+
+    Any rank may call it, more than once. Errors of the store are ignored. Raises: ValueError or TypeError for a wrong
+    timeout.
     """
     deadline = Deadline(timeout)
     scope = membership.scope
@@ -215,7 +227,10 @@ def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
 
 
 def check_rank(rank: int, size: int) -> tuple[int, int]:
-    """Returns `rank` and `size` as ints; raises TypeError or ValueError unless 0 <= rank < size."""
+    """Return `rank` and `size` as ints, after checking that 0 <= rank < size.
+
+    Raises: TypeError if one is no integer; ValueError if one is out of range.
+    """
     rank, size = _integer("rank", rank), _integer("size", size)
     if not 1 <= size <= MAX_SIZE:
         raise ValueError(f"size must be 1 to {MAX_SIZE}, is {size}")

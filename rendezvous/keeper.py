@@ -27,9 +27,10 @@ _ANSWER: Final = 0.5  # seconds for each exchange with the store
 
 
 class Keeper:
-    """A thread that publishes the list of a group's members in the store again if the store has lost it.
+    """A thread that protects the list of a group's members against a restart of the store, which loses all keys.
 
-    It runs on the rank that has led the forming of the group, until `stop` is called.
+    The thread runs on one rank, the one that led the forming of the group. If the list is lost and a member still needs
+    it, the thread writes it to the store again. It runs until `stop` is called.
     """
 
     def __init__(self, store: Store, membership: Membership) -> None:
@@ -40,7 +41,10 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for its end. May be called again. Raises nothing."""
+        """Tell the thread that watches the list of a group's members to end, and wait until it has ended.
+
+        Idempotent. Raises nothing.
+        """
         self._over.set()
         self._thread.join()
 

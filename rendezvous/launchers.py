@@ -24,9 +24,11 @@ _PORTS: Final = 15000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The values of one launcher's environment variables.
+    """The rank, the size and the other values that one launcher has set in environment variables.
 
-    `rank_name` and `size_name`: the names of the variables with rank and size, for error messages.
+    `launcher` is its short name, `title` the name for messages. `rank_name` and `size_name` are the names of the
+    variables that have rank and size. `store` is the URL of the key-value store that follows from the variables, None
+    if none does.
     """
 
     launcher: str
@@ -46,10 +48,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A launcher started this process as a rank, but not all of its variables are set.
+    """The environment variables of a launcher that started this process as a rank, but did not set all that are needed.
 
-    `rank` and `size` are None if not set. `present`: the variables that are set, with their values; `missing`: the
-    names of the variables that are not set.
+    `rank` and `size` are None if not set. `present` maps the names of the variables that are set to their values.
+    `missing` has the names of those that are not set, as text for an error message.
     """
 
     launcher: str
@@ -95,7 +97,10 @@ class _Signs:
         return Found(self.launcher, rank, size, self.rank, self.size, *local, run_id, store, self.title)
 
     def incomplete(self, env: Environment) -> Incomplete | None:
-        """The launcher's variables, if some are set but rank or size is missing; otherwise, or if size is 1, None."""
+        """Return what a launcher has set in the environment variables `env`, if rank or size is missing.
+
+        Return None if it has set no variable, if rank and size are both set, or if size is 1.
+        """
         names = (self.rank, self.size, self.local_rank, *self.others)
         present = {name: env[name] for name in names if get(env, name) is not None}
         rank, size = integer(env, self.rank), integer(env, self.size)
@@ -145,9 +150,10 @@ _OTHERS: Final = (
 
 
 def find(env: Environment) -> tuple[Found | None, list[Incomplete]]:
-    """The first known launcher with complete variables in `env`, and those tried before it that have incomplete ones.
+    """Find the launcher that started this process, by the environment variables in `env`.
 
-    The first result is None if no launcher has complete variables. Raises ValueError for a variable that should be a
+    Return the values of the first launcher whose variables are all set, or None. Also return the launchers that were
+    tried before it and have set only a part of their variables. Raises: ValueError for a variable that should be a
     number and is not.
     """
     partly: list[Incomplete] = []

@@ -28,7 +28,10 @@ _spaces_lock = threading.Lock()
 
 
 class MemoryStore:
-    """The store `memory://name`, shared by the threads of a process. A reader that waits is woken; it never polls."""
+    """The key-value store with the URL `memory://name`, which the threads of one process share.
+
+    `wait` blocks without polling: the thread that stores the last missing key wakes it.
+    """
 
     def __init__(self, name: str = "default") -> None:
         if not isinstance(name, str):

@@ -29,20 +29,21 @@ _SIZE = 4096  # bytes of the broadcast, which are the same for every message
 
 
 def world() -> tuple[int, int]:
-    """This process's rank in MPI.COMM_WORLD, and the size of MPI.COMM_WORLD.
+    """Return the rank of this process in MPI.COMM_WORLD, and the number of its ranks.
 
-    Raises: TransportUnavailable without a working mpi4py.
+    Raises: TransportUnavailable if mpi4py cannot be imported or has no working MPI library.
     """
     comm = _mpi().COMM_WORLD
     return comm.Get_rank(), comm.Get_size()
 
 
 def check_world(rank: int, size: int, variables: str) -> None:
-    """Check that MPI.COMM_WORLD has at least `size` processes, as many as the launcher has started.
+    """Check that MPI.COMM_WORLD has at least `size` ranks, the number that the launcher has set.
 
-    `rank`, `size` and `variables` (the launcher's variables, as text) are for the error message. If the launcher
-    belongs to another MPI than mpi4py's library, the library puts each process into a world of its own. Raises:
-    ConfigMismatch if the world is smaller than `size`; TransportUnavailable without a working mpi4py.
+    If mpiexec and mpi4py belong to different MPI libraries, each process is alone in its MPI.COMM_WORLD. This function
+    detects such a start. `rank`, `size` and `variables` (the launcher's variables, as text) are for the error message.
+
+    Raises: ConfigMismatch if MPI.COMM_WORLD has fewer ranks; TransportUnavailable without a working mpi4py.
     """
     mpi = _mpi()
     there = mpi.COMM_WORLD.Get_size()
@@ -58,9 +59,10 @@ def check_world(rank: int, size: int, variables: str) -> None:
 
 
 def open_mpi(*, timeout: float = DEFAULT_TIMEOUT) -> TcpStore:
-    """Open the store of this MPI job; collective over MPI.COMM_WORLD, which no other thread may use during the call.
+    """Open a key-value store for the ranks of this MPI job: rank 0 serves it over TCP and broadcasts its address.
 
-    Raises: TransportUnavailable without a working mpi4py; StoreError if rank 0 cannot be reached.
+    The call is collective over MPI.COMM_WORLD. No other thread may use MPI.COMM_WORLD during the call. `timeout` is in
+    seconds. Raises: TransportUnavailable without a working mpi4py; StoreError if rank 0 cannot be reached.
     """
     comm = _mpi().COMM_WORLD
     deadline = Deadline(timeout)

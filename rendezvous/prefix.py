@@ -15,7 +15,10 @@ from .store import Store, check_store
 
 
 class PrefixStore:
-    """A store that puts `prefix` before every key and passes calls on to another store; errors show whole keys."""
+    """A key-value store that puts `prefix` before every key and passes the calls on to another store.
+
+    Error messages show the keys with the prefix.
+    """
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store = check_store(store)

@@ -63,9 +63,10 @@ _PREFIX = "collectives:"
 
 
 class RedisStore:
-    """The store for `redis://` and `rediss://` (TLS).
+    """The key-value store on a Redis server, with the URL `redis://` or, over TLS, `rediss://`.
 
-    Calls at the same time use a connection each. After a call, the store keeps the connection for later calls.
+    Threads may call it at the same time: each call has a connection of its own. After a call, the connection stays open
+    for later calls.
     """
 
     def __init__(

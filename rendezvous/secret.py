@@ -30,9 +30,10 @@ def mint() -> bytes:
 
 
 def write(path: str | os.PathLike[str], secret: bytes) -> None:
-    """Store `secret` in a new file of mode 0600, as one line of hexadecimal digits.
+    """Write `secret` to the new file `path`, with mode 0600, as one line of hexadecimal digits.
 
-    Raises: ValueError for a secret of less than 16 or more than 4096 bytes; FileExistsError; other OSErrors.
+    Raises: ValueError for a secret of less than 16 or more than 4096 bytes; FileExistsError if the file exists; other
+    OSErrors if it cannot be written.
     """
     check(secret)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -42,15 +43,18 @@ def write(path: str | os.PathLike[str], secret: bytes) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """The secret in the file `path`: decoded if the file has only hexadecimal digits, else the file's bytes.
+    """Return the secret in the file `path`, as bytes.
 
-    A newline at the end is dropped. Nobody but the file's owner may have access to it. There is one exception: files
-    of root on a read-only file system in memory (tmpfs), in which Kubernetes, Docker and Podman pass secrets to a
-    container. These files have mode 0644 or 0444 by default. The mode does no harm, since the mount is visible only in
-    the container, and nothing in the container can change it.
+    If the file has only hexadecimal digits, they are decoded; otherwise the secret is the content of the file. A
+    newline at the end is dropped.
 
-    Raises: AuthError if the file cannot be read, is no regular file, is open to other users without this exception,
-    belongs neither to root nor to this user, or if the secret has less than 16 or more than 4096 bytes.
+    Only the file's owner may have access to the file. There is one exception: files of root on a read-only tmpfs mount.
+    Kubernetes, Docker and Podman pass secrets to a container in such files, by default with mode 0644 or 0444. Only the
+    container can see the mount, and nothing in the container can change it.
+
+    Raises: AuthError if the file cannot be read, is no regular file, or gives other users access without this
+    exception. Also raises AuthError if the file belongs neither to root nor to this user. A secret of less than 16 or
+    more than 4096 bytes is an AuthError, too.
     """
     name = os.fspath(path)
     try:
@@ -122,7 +126,10 @@ def check(secret: bytes) -> bytes:
 
 
 def sign(secret: bytes, run: str, epoch: int, key: str, value: bytes) -> bytes:
-    """The HMAC-SHA256, with `secret`, over the other arguments, each of which is preceded by its length."""
+    """Return the HMAC-SHA256 (32 bytes) of `run`, `epoch`, `key` and `value`, with `secret` as the key of the HMAC.
+
+    The length of each value is part of the input, so different values never give the same input.
+    """
     mac = hmac.new(secret, b"pycollectives record 1", hashlib.sha256)
     for field in (run.encode(), str(epoch).encode(), key.encode(), value):
         mac.update(struct.pack("!Q", len(field)))
@@ -131,5 +138,5 @@ def sign(secret: bytes, run: str, epoch: int, key: str, value: bytes) -> bytes:
 
 
 def verify(secret: bytes, run: str, epoch: int, key: str, value: bytes, tag: bytes) -> bool:
-    """Whether `tag` is what `sign` returns for the other arguments; the comparison takes constant time."""
+    """Return whether `tag` equals `sign(secret, run, epoch, key, value)`. The comparison takes constant time."""
     return hmac.compare_digest(sign(secret, run, epoch, key, value), tag)

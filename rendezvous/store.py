@@ -20,63 +20,62 @@ SCHEMES = ("memory", "file", "redis", "rediss", "tcp", "mpi")
 
 @runtime_checkable
 class Store(Protocol):
-    """A map through which the ranks of a job find each other.
+    """A key-value store through which the ranks of a job find each other.
 
-    Keys are 1 to `MAX_KEY` bytes of printable text, values at most `MAX_VALUE` bytes. A store may be used by several
-    threads at once. A store never changes its arguments, nor the bytes that it has returned.
+    Keys are printable text of 1 to `MAX_KEY` bytes, values are at most `MAX_VALUE` bytes. Several threads may use a
+    store at once. A store never changes its arguments, nor the bytes that it has returned.
 
-    For a wrong argument, such as a timeout that is NaN, infinite or negative, all methods raise ValueError or TypeError
-    before anything is sent. They raise StoreError if the store is unreachable, refuses the request, has no room or was
-    closed; the message names the store, the cause and the elapsed time.
+    All methods raise ValueError or TypeError for a wrong argument, before anything is sent. For example, a timeout must
+    be finite and not negative. All methods raise StoreError if the store is unreachable, full or closed, or if it
+    refuses the request. The message names the store, the cause and the elapsed time.
     """
 
     def set(self, key: str, value: bytes, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Store `value` under `key`; an earlier value is replaced.
+        """Store `value` under `key`, and replace an earlier value. `timeout` is in seconds.
 
         Raises: StoreError.
         """
 
     def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
-        """The current value of `key`; None at once if the key does not exist.
+        """Return the value of `key`, or None if the key does not exist. The call does not wait for the key.
 
-        `timeout` limits the exchange with the store.
-
-        Raises: StoreError.
+        `timeout` is the limit for the answer of the store, in seconds. Raises: StoreError.
         """
 
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
-        """Block until all of `keys` exist; returns their values, in the order of `keys`.
+        """Block until all of `keys` exist; return their values, in the order of `keys`.
 
-        Raises: OpTimeout, which names the keys that are missing at the deadline; StoreError.
+        Raises: OpTimeout if keys are still missing after `timeout` seconds, which the message names; StoreError.
         """
 
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
-        """Add `amount` to the decimal number stored under `key` (a missing key counts as 0); returns the sum.
+        """Add `amount` to the integer stored under `key`, and return the sum. A missing key counts as 0.
 
-        Raises: an error that is both StoreError and ValueError if the value is no number, or the sum does not fit into
-        64 bits. Raises any other StoreError if the exchange with the store fails; the sum may then have been stored.
+        The integer is stored as decimal text. `timeout` is in seconds. Raises: an error that is both a StoreError and a
+        ValueError if the value is no integer or the sum exceeds 64 bits. Raises: StoreError if the store fails; the sum
+        may have been stored nevertheless.
         """
 
     def compare_set(
         self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
     ) -> bytes | None:
-        """If the value of `key` is `expected`, store `value`; in any case return the value that `key` has then.
+        """Store `value` under `key` if its current value is `expected`. Return the value that `key` has after the call.
 
-        None stands for a key that does not exist: `compare_set(k, None, v)` creates the key k, and
-        `compare_set(k, v, None)` deletes it. Raises: StoreError; `value` may have been stored nevertheless.
+        None stands for a key that does not exist. So `compare_set(k, None, v)` creates the key k, and `compare_set(k,
+        v, None)` deletes it. `timeout` is in seconds. Raises: StoreError; `value` may have been stored nevertheless.
         """
 
     def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
-        """Remove those of `keys` that exist; returns the number of removed keys.
+        """Delete those of `keys` that exist, and return how many these were. `timeout` is in seconds.
 
         Raises: StoreError.
         """
 
     def close(self) -> None:
-        """Release the sockets, threads and files of this object; keys stay, unless it keeps them itself. Idempotent.
+        """Close the sockets and files of this store object, and end its threads. Idempotent. Raises nothing.
 
-        Calls that other threads are waiting in, and all later calls of other methods, raise StoreError. `close` itself
-        raises nothing.
+        The keys remain in the store, unless this process holds the only copy of them. Calls in which other threads are
+        waiting raise StoreError, and so do all later calls of other methods.
         """
 
 
@@ -88,19 +87,20 @@ def open_store(
     secret: bytes | None = None,
     insecure: bool = False,
 ) -> Store:
-    """Open the store that `url` names; a Store is returned unchanged.
+    """Open the key-value store with the URL `url`. If `url` is a Store object, return it unchanged.
 
     - `memory://name`: shared by the threads of this process
     - `file:///dir`: a directory that all ranks can access, NFS included; created if it does not exist
     - `redis://[[user]:password@]host[:6379][/db]`, `rediss://...[?ca=/path][&cert=/path&key=/path]`
-    - `tcp://host:port`: a server in the rank that passes `host=True`; other ranks retry until the server runs
-    - `mpi://`: shared by the ranks of this MPI job; all of them must call `open_store` (collective over MPI.COMM_WORLD)
+    - `tcp://host:port`: a server in one rank, which passes `host=True`; the other ranks retry until the server runs
+    - `mpi://`: shared by the ranks of this MPI job; the call is collective over MPI.COMM_WORLD
 
-    `secret`: with it, client and server of a tcp store authenticate each other. Without a secret, a tcp server accepts
-    only a loopback address; `insecure=True` lifts this limit.
+    `timeout` is in seconds. `secret` and `insecure` concern only `tcp://`. If a secret is given, client and server
+    authenticate each other with it. Without a secret, a server accepts only a loopback address, unless `insecure` is
+    True.
 
     Raises: ValueError for an unknown scheme or a malformed URL; StoreError if the store cannot be reached within
-    `timeout`; AuthError if server and client do not share the secret; TransportUnavailable for mpi without mpi4py.
+    `timeout`; AuthError if server and client do not share the secret; TransportUnavailable for `mpi://` without mpi4py.
     """
     check_timeout(timeout)
     if not isinstance(url, str):
@@ -163,7 +163,10 @@ def open_store(
 
 
 def check_store(store: Store) -> Store:
-    """Returns `store` itself if it has the methods of a Store, else raises TypeError; the caller has to close it."""
+    """Return `store` unchanged if it has the methods of `Store` that read and write keys.
+
+    Raises: TypeError if one is missing. The function does not take ownership: the caller still has to close the store.
+    """
     for name in ("set", "get", "wait", "add", "compare_set", "delete"):
         if not callable(getattr(store, name, None)):
             raise TypeError(f"a store is a URL or has the methods of Store; {type(store).__name__} has no {name}()")

@@ -40,10 +40,10 @@ _LONGEST = 24 * 3600.0  # seconds of one exchange; sockets refuse timeouts of ye
 
 
 class TcpStore:
-    """A client of the server at `tcp://host:port`; `TcpStore.serve` starts a server and returns a client of it.
+    """A client of the key-value store at `tcp://host:port`, which a process of the job serves.
 
-    Calls at the same time use a connection each. After a call, the client keeps the connection and reuses it for a
-    later call. The server answers the request of `wait` only when the keys exist, so clients do not poll.
+    `TcpStore.serve` starts a server. Threads may call the client at the same time: each call has a connection of its
+    own, which stays open for later calls. The server answers a `wait` only when the keys exist, so clients do not poll.
     """
 
     def __init__(self, host: str, port: int, *, secret: bytes | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -76,14 +76,14 @@ class TcpStore:
         insecure: bool = False,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> TcpStore:
-        """Start a server on `host`, a name or an address of this machine; returns a client of this server.
+        """Start a key-value store's server in this process, and return a client of it.
 
-        Port 0 selects a free port, which `url` then shows. If this machine resolves the host name to loopback only
-        (Debian: 127.0.1.1), the server listens on all interfaces, since other machines resolve the name to another
-        address.
+        `host` is a name or an address of this machine. Port 0 selects a free port; the property `url` has its number.
+        On some machines (Debian: 127.0.1.1), the machine's own name stands for a loopback address, which other machines
+        cannot use. For such a name the server listens on all interfaces. `timeout` is in seconds.
 
-        Raises: ValueError if other machines can reach the address, and there is neither a secret nor `insecure`;
-        StoreError if the address cannot be bound.
+        Raises: ValueError if other machines can reach the address, but `secret` is None and `insecure` is False;
+        StoreError if the server cannot listen on the address.
         """
         deadline = Deadline(timeout)
         if not 0 <= port < 65536:
@@ -146,7 +146,10 @@ class TcpStore:
         return sum(self._number(self._call(_wire.DELETE, part, deadline)) for part in parts(names, _wire.MAX_KEYS))
 
     def close(self) -> None:
-        """As `Store.close`. If `serve` returned this store, also stops the server, whose keys are lost."""
+        """Close all connections to the key-value store. Idempotent. Later calls of other methods raise StoreError.
+
+        If this object was returned by `serve`, the server stops as well, and its keys are lost.
+        """
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
