@@ -28,9 +28,10 @@ class CollectiveError(RuntimeError):
 
 
 class PeerLost(CollectiveError):
-    """One or more ranks are gone: their processes ended or their connections broke.
+    """One or more ranks are lost: their processes have ended, or the connections to them are broken.
 
-    `ranks` has the numbers of these ranks, ascending, as far as this rank knows them.
+    `ranks` has the numbers of the lost ranks, ascending. Ranks of whose loss this rank does not know are missing from
+    it.
     """
 
     ranks: tuple[int, ...]
@@ -49,9 +50,9 @@ witnesses: Final[list[Callable[[PeerLost], None]]] = []  # called with each Peer
 
 
 class OpTimeout(CollectiveError, TimeoutError):
-    """A deadline passed while this rank waited for others.
+    """The deadline of a call has passed while this rank waited for other ranks.
 
-    `late` has the numbers of the ranks for which this rank waited, ascending.
+    `late` has the numbers of these other ranks, ascending.
     """
 
     late: tuple[int, ...]
@@ -65,19 +66,28 @@ class OpTimeout(CollectiveError, TimeoutError):
 
 
 class DesyncError(CollectiveError):
-    """Ranks disagree on the next operation; the message shows what each rank called."""
+    """Ranks have called different collectives, or the same one with different arguments.
+
+    The message shows what each rank called.
+    """
 
 
 class StaleEpoch(CollectiveError):
-    """The other ranks have found this rank dead, and given up the group or continued without it."""
+    """The other ranks took this rank for dead, because it did not answer.
+
+    They have given up the group or go on without it.
+    """
 
 
 class Aborted(CollectiveError):
-    """The operation was given up before it completed: another rank failed, or the communicator was closed."""
+    """A collective was aborted before it completed, because another rank failed or the communicator was closed."""
 
 
 class StoreError(CollectiveError):
-    """The rendezvous store failed; the message names the store, the cause and the elapsed time."""
+    """The key-value store through which ranks find each other has failed.
+
+    The message names the store, the cause and the elapsed time.
+    """
 
 
 class ConfigMismatch(CollectiveError):
@@ -89,8 +99,14 @@ class AuthError(CollectiveError):
 
 
 class QuorumLost(CollectiveError):
-    """Too few ranks are left to continue. Nothing raises it yet: groups cannot continue after the loss of a rank."""
+    """An error for groups in which too few ranks are left to continue.
+
+    Nothing raises it yet: a group cannot continue after the loss of a rank.
+    """
 
 
 class TransportUnavailable(CollectiveError):
-    """The requested transport cannot be used here; the message has the reason."""
+    """The requested transport, such as NCCL or InfiniBand, cannot be used in this process.
+
+    The message has the reason.
+    """

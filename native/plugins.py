@@ -22,22 +22,23 @@ _loaded: dict[Path, ctypes.CDLL] = {}
 
 
 def get_include() -> str:
-    """The folder with the C++ headers for plug-ins, such as `<collectives/link/link.hpp>`, for the compiler's `-I`.
+    """Return the folder of the C++ headers for plug-ins, to pass to the compiler with `-I`.
 
-    The headers are those of this installation of the library. A plug-in that is built with them fits all installations
-    with the same version of the C++ interface.
+    A plug-in is a shared object that adds a transport. It includes headers such as `<collectives/link/link.hpp>`. It
+    works with every installation of this library that has the same version of the C++ interface.
     """
     return str(_folder() / "include")
 
 
 def load(path: str | os.PathLike[str], transport: str) -> ctypes.CDLL:
-    """Load the plug-in at `path`, which registers `transport`; returns it, for calls of its functions.
+    """Load the shared object `path`, a plug-in that adds the transport `transport` to the C++ engine.
 
-    A second call with the same file returns the plug-in that is already loaded. The call makes the engine's exported
-    symbols global, so that the plug-in can use them.
+    Return the plug-in as a `ctypes.CDLL`, through which its functions can be called. A second call with the same file
+    returns the same object. The call makes the engine's exported C++ symbols visible to all shared objects, because the
+    plug-in needs them.
 
-    Raises TransportUnavailable if the file is missing, is no plug-in, was built for another version of the C++
-    interface, cannot be loaded, or does not register `transport`.
+    Raises: TransportUnavailable if the file is missing, cannot be loaded, or is not a plug-in for this version of the
+    C++ interface. Also raises TransportUnavailable if it does not register `transport`.
     """
     file = Path(path).resolve()
     with _loading:

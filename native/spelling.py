@@ -37,7 +37,10 @@ _SYNONYMS: Final = {
 
 
 def meant(name: object, known: Iterable[str]) -> str | None:
-    """The name in `known` that has the same meaning as `name`, or is most similar to it; None if none is similar."""
+    """Return the name in `known` that a user probably meant by `name`: a synonym, or else the most similar name.
+
+    Return None if none is similar.
+    """
     names = list(known)
     text = str(name).strip().lower()
     if _SYNONYMS.get(text) in names:
@@ -48,6 +51,9 @@ def meant(name: object, known: Iterable[str]) -> str | None:
 
 
 def hint(name: object, known: Iterable[str]) -> str:
-    """The suggestion as the end of an error message, for example " (did you mean 'avg'?)"; empty if there is none."""
+    """Return the end of an error message about the unknown name `name`, for example " (did you mean 'avg'?)".
+
+    The text is empty if no name in `known` is similar.
+    """
     found = meant(name, known)
     return "" if found is None else f" (did you mean {found!r}?)"

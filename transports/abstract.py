@@ -17,12 +17,15 @@ _LENGTH: Final = len(PREFIX) + 32
 
 
 def name() -> str:
-    """A unique name for an abstract unix socket that others cannot guess."""
+    """Return a new, random name for a Unix socket in Linux's abstract namespace. Other users cannot guess it."""
     return PREFIX + secrets.token_hex(16)
 
 
 def bound() -> tuple[str, socket.socket | None]:
-    """A new name and the abstract unix socket bound to it, which the caller closes; "" and None if that fails."""
+    """Create a Unix socket and bind it to a new name in Linux's abstract namespace; return the name and the socket.
+
+    The caller has to close the socket. If binding fails, return an empty name and None.
+    """
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     chosen = name()
     try:
@@ -34,16 +37,19 @@ def bound() -> tuple[str, socket.socket | None]:
 
 
 def check(text: str) -> None:
-    """Raise ValueError unless `text`, received from a peer, has the form of the socket names that ranks make."""
+    """Raise ValueError unless `text` is a possible return value of `name`.
+
+    `text` comes from a peer, which may be faulty or malicious.
+    """
     if len(text) != _LENGTH or not text.startswith(PREFIX) or not text.isascii() or not text.isprintable():
         raise ValueError(f"not the name of a rank's socket: {text[:100]!r}")
 
 
 def is_bound(text: str) -> bool:
-    """Whether an abstract unix socket of this network namespace has the name `text`, tested by trying to bind the name.
+    """Return whether some process has bound an abstract Unix socket to the name `text` in this network namespace.
 
-    A connection to the name would show this, too, but the peer would have to accept it. Raises: ValueError if no rank
-    makes such names; OSError.
+    The function tries to bind the name itself, because a connection attempt would need the peer to accept it. Raises:
+    ValueError if `text` is not a name that `name` can return; OSError if binding fails for another reason.
     """
     check(text)
     for _ in range(3):  # another rank may check at the same moment, and bind the name for that

@@ -23,9 +23,10 @@ _MOST_LINK_SCOPES = 4  # interfaces on which a peer's link-local address is trie
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:
-    """One address of one interface, whose kernel number is `index`.
+    """One IP address of one network interface of this machine.
 
-    `ip` has no IPv6 scope id: for a link-local address, `index` is the scope.
+    `index` is the interface's number in the kernel (ifindex). `ip` has no IPv6 scope id; for a link-local address,
+    `index` is the scope id.
     """
 
     interface: str
@@ -42,7 +43,10 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address and port at which a peer listens. `text()`: the form that ranks publish; `native()`: the form for C++."""
+    """The IP address and TCP port at which a peer listens.
+
+    `text()` returns the form in which ranks publish it. `native()` returns the form that the C++ code needs.
+    """
 
     ip: IP
     port: int
@@ -57,7 +61,10 @@ class Endpoint:
 
     @staticmethod
     def parse(text: str) -> Endpoint:
-        """The endpoint that a peer has published as `text`. Raises ValueError if `text` is malformed."""
+        """Return the endpoint that a peer has published as `text`, the result of `Endpoint.text`.
+
+        Raises: ValueError if `text` is malformed.
+        """
         address, _, port = text.partition(" ")
         host, _, interface = address.partition("%")
         if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or len(interface) > 15:
@@ -71,7 +78,10 @@ class Endpoint:
 
 
 def interface_addresses() -> list[InterfaceAddress]:
-    """Every IPv4 and IPv6 address of every interface that is up, in the kernel's order. Raises OSError."""
+    """Return all IPv4 and IPv6 addresses of all network interfaces that are up, in the kernel's order.
+
+    Raises: OSError.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     first = ctypes.POINTER(_IfAddrs)()
     if libc.getifaddrs(ctypes.byref(first)) != 0:
@@ -93,11 +103,13 @@ def interface_addresses() -> list[InterfaceAddress]:
 
 
 def choose(addresses: Sequence[InterfaceAddress], interface: str | None) -> list[InterfaceAddress]:
-    """Those of `addresses` that this rank publishes: of `interface` (name or address), or of all interfaces if None.
+    """Select the addresses that this rank publishes to its peers.
 
-    Only interfaces that are up count. Loopback is included only if `interface` names it. Link-local addresses are
-    included only if their interface has no other address. If `interface` does not exist
-    here, a ValueError lists the interfaces.
+    `addresses` are all addresses of this machine. If `interface` is given, the name or address of a network interface,
+    only the addresses of that interface are selected. Otherwise those of all interfaces that are up are selected,
+    except loopback. A link-local address is selected only if its interface has no other address.
+
+    Raises: ValueError, with a list of the interfaces, if `interface` does not exist on this machine.
     """
     if interface:
         wanted = [a for a in addresses if a.interface == interface] or _having(addresses, interface)
@@ -117,14 +129,17 @@ def candidates(
     interface: str | None,
     source_of: Callable[[Endpoint], IP | None] | None = None,
 ) -> list[Endpoint]:
-    """The peer's endpoints `theirs` in the order to try them.
+    """Return the endpoints in `theirs`, all of one peer, in the order in which this rank should try to connect to them.
 
-    `mine` are all addresses of this machine. If the peer is in the same machine and network namespace (`same_network`),
-    loopback comes first, and link-local addresses are left out. For any other peer, addresses in a subnet of this
-    machine come before those behind a router. If `interface` is given, addresses that this machine reaches through this
-    interface come before all others. Three kinds of addresses are left out: loopback; addresses that this machine has
-    itself, because bridges have the same address on many hosts; addresses without a route. `source_of` replaces
-    `source_address` in tests.
+    `mine` are all addresses of this machine. `same_network` tells whether the peer is in the same network namespace of
+    the same machine. If so, loopback endpoints come first, and link-local ones are removed.
+
+    For any other peer, endpoints in a subnet of this machine come first. If `interface` is given, endpoints that this
+    machine reaches through that interface come before all others. Loopback endpoints and endpoints without a route are
+    removed. Endpoints whose address this machine has itself are removed, too: virtual bridges have the same address on
+    many hosts.
+
+    `source_of` replaces the function `source_address` in tests.
     """
     if same_network:
         return sorted((e for e in theirs if not e.ip.is_link_local), key=lambda e: not e.ip.is_loopback)
@@ -144,7 +159,10 @@ def candidates(
 
 
 def source_address(to: Endpoint) -> IP | None:
-    """The local address that a connection to `to` would use as its source; None without a route. Sends nothing."""
+    """Return the local IP address from which a connection to `to` would come, or None if there is no route.
+
+    The kernel's routing table decides; nothing is sent.
+    """
     family = socket.AF_INET if to.ip.version == 4 else socket.AF_INET6
     where = (str(to.ip), to.port) if to.ip.version == 4 else (str(to.ip), to.port, 0, to.scope)
     try:

@@ -16,10 +16,11 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str = "/sys/devices/system/cpu") -> int:
-    """A rank's share of this machine's last-level cache (level 3 or higher), in bytes; 0 if no such cache is known.
+    """Return one rank's share of the last-level cache (level 3 or higher) in bytes, or 0 if no such cache is known.
 
-    `everyone` has one identity for each rank. Ranks are assumed to be spread evenly over the cores that they may use.
-    `mine`: where this rank runs.
+    `everyone` has the host and the cores of each rank, by rank; `mine` is the entry of the calling rank. The ranks of
+    this machine are assumed to be spread evenly over the cores that they may use. `root` is the folder of the kernel's
+    files about cores.
     """
     core = (mine.cpus & -mine.cpus).bit_length() - 1
     nbytes, sharing = _last_cache(Path(root, f"cpu{core}", "cache"))

@@ -26,11 +26,14 @@ _LONGEST_NAME = 255
 
 @dataclass(frozen=True, slots=True)
 class HostIdentity:
-    """Where a rank runs: `boot` identifies the machine, `netns` the network namespace and `cookie` the process.
+    """Where a rank runs: its machine, network namespace and process, and the CPU cores that it may use.
 
-    `boot`: the kernel's boot id, empty if the kernel hides it. `proof`: the name of an abstract socket that the rank
-    binds while the group forms; only ranks in its network namespace can see this socket. `proof` is empty if the socket
-    could not be bound. `cpus`: the affinity mask (bit i: core i). `quota`: the cgroup's CPU limit in cores; 0.0: none.
+    `boot` is the kernel's boot id, empty if the kernel hides it. `netns` is the number of the network namespace.
+    `cookie` is a random text that identifies the process. `cpus` is the affinity mask (bit i: core i). `quota` is the
+    cgroup's CPU limit in cores; 0.0 means no limit.
+
+    `proof` is the name of an abstract Unix socket that the rank binds while the group forms. Only ranks in its network
+    namespace can see the socket. `proof` is empty if the socket could not be bound.
     """
 
     host: str
@@ -44,7 +47,11 @@ class HostIdentity:
 
     @staticmethod
     def here(proof: str = "") -> HostIdentity:
-        """The current identity of the calling process; the affinity mask is that of the calling thread."""
+        """Return the machine, network namespace, process and cores of the calling process.
+
+        The affinity mask is that of the calling thread. `proof` is the name of an abstract Unix socket that this
+        process has bound, or empty.
+        """
         return HostIdentity(
             host=socket.gethostname()[:_LONGEST_NAME],
             boot=_boot_id(),
@@ -60,11 +67,18 @@ class HostIdentity:
         return self.boot == other.boot if self.boot else self.same_process(other)
 
     def same_network(self, other: HostIdentity) -> bool:
-        """Whether both ranks are in one network namespace of one machine, with its loopback and abstract sockets."""
+        """Return whether both ranks are in the same network namespace of the same machine.
+
+        If so, they can reach each other over loopback and by abstract Unix sockets.
+        """
         return self.same_machine(other) and self.netns == other.netns
 
     def proven(self, other: HostIdentity) -> bool:
-        """Whether it is certain that the result of `same_network(other)` is right."""
+        """Return whether the result of `same_network(other)` is certain.
+
+        It is certain if both ranks have bound an abstract Unix socket, which only ranks in the same network namespace
+        can see.
+        """
         return bool(self.proof and other.proof)
 
     def same_process(self, other: HostIdentity) -> bool:
@@ -84,7 +98,10 @@ class HostIdentity:
 
     @staticmethod
     def from_json(value: Any) -> HostIdentity:
-        """Where a peer runs, decoded from what it sent as `value`. ValueError if `to_json` cannot have made `value`."""
+        """Decode the `value` with which a peer describes its host and process.
+
+        Raises: ValueError if `to_json` cannot have returned it.
+        """
         match value:
             case {
                 "host": str(host),
@@ -117,9 +134,10 @@ os.register_at_fork(after_in_child=_process.renew)
 
 
 def on_machine(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> tuple[list[HostIdentity], int]:
-    """The identities of the ranks of `everyone` on this machine, and a mask of the cores that any of them may use.
+    """Return the entries of all ranks on this machine, and a mask of the cores that at least one of them may use.
 
-    `mine`: where this rank runs.
+    `everyone` has the host and the cores of each rank, by rank; `mine` is the entry of the calling rank. Bit i of the
+    mask stands for core i.
     """
     here = [identity for identity in everyone if identity.same_machine(mine)]
     return here, functools.reduce(operator.or_, (identity.cpus for identity in here), 0)
@@ -131,11 +149,11 @@ def _alike(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> list[int]:
 
 
 def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
-    """Whether the ranks of this machine outnumber the cores that they may use.
+    """Return whether more ranks run on this machine than there are cores for them.
 
-    `everyone` has one identity for each rank. Ranks that are pinned to different cores do not outnumber the cores; too
-    many ranks that are pinned to the same cores do. A cgroup's CPU quota counts as a number of cores. `mine`: the
-    identity of this rank.
+    Affinity masks count: ranks that are pinned to different cores have one core each, but two ranks that are pinned to
+    one core are too many. A cgroup's CPU quota counts as a number of cores. `everyone` has the host and the cores of
+    each rank, by rank; `mine` is the entry of the calling rank.
     """
     here, union = on_machine(mine, everyone)
     if len(here) > union.bit_count():
@@ -147,16 +165,19 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
 
 
 def fill_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
-    """Whether there is at least one rank for each core that this rank may use.
+    """Return whether there is at least one rank for each core that the calling rank may use.
 
-    `everyone` has one identity for each rank. Only ranks of this machine with this rank's affinity mask are counted.
-    `mine`: where this rank runs.
+    Only ranks of this machine with the same affinity mask are counted. `everyone` has the host and the cores of each
+    rank, by rank; `mine` is the entry of the calling rank.
     """
     return len(_alike(mine, everyone)) >= mine.cpus.bit_count()
 
 
 def ranges(numbers: Sequence[int], separator: str = ",") -> str:
-    """Ascending numbers in the kernel's notation for lists of cores: 0-3,8."""
+    """Return `numbers`, which are ascending, in the kernel's notation for lists of cores, for example "0-3,8".
+
+    `separator` is the text between two ranges.
+    """
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -167,10 +188,11 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
 
 
 def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The home core of `rank`: the core on which it waits, if the ranks use all cores; -1 for none.
+    """Return the number of the core that the thread of `rank` should be on while it waits, or -1 if there is none.
 
-    `everyone` has one identity for each rank. Ranks that may use the same cores are spread over these cores evenly, in
-    ascending order. If the rank's CPU quota is smaller than the number of these cores, the rank has no home core.
+    `everyone` has the host and the cores of each rank, by rank. Ranks that may use the same cores are spread over these
+    cores evenly, in ascending order. The result is -1 if the rank's CPU quota is smaller than the number of these
+    cores.
     """
     mine = everyone[rank]
     if 0 < mine.quota < mine.cpus.bit_count():
@@ -181,9 +203,10 @@ def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
 
 
 def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
-    """The number of cores that all ranks of this machine together may keep busy, by affinity and quota; at least 1.
+    """Return how many cores all ranks of this machine together can use at the same time; at least 1.
 
-    `everyone` has one identity for each rank. `mine`: where this rank runs.
+    Affinity masks and cgroup quotas limit the number. `everyone` has the host and the cores of each rank, by rank;
+    `mine` is the entry of the calling rank.
     """
     here, union = on_machine(mine, everyone)
     quotas = [identity.quota for identity in here if identity.quota > 0]
@@ -191,7 +214,7 @@ def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
 
 
 def processor() -> str:
-    """The processor's name from the kernel; its architecture if the kernel has no name."""
+    """Return the name of the CPU model, as Linux shows it, or the CPU architecture if Linux shows no name."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -200,16 +223,20 @@ def processor() -> str:
 
 
 def usable_cores() -> int:
-    """The number of cores that this thread may keep busy, by its affinity and the cgroup's quota; at least 1."""
+    """Return how many cores this thread can use at the same time; at least 1.
+
+    The thread's affinity mask and the cgroup's CPU quota limit the number.
+    """
     cores = len(os.sched_getaffinity(0))
     quota = cpu_quota()
     return max(1, min(cores, math.floor(quota))) if quota else cores
 
 
 def cpu_quota(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> float:
-    """The tightest CPU quota of this process's cgroups, in cores; 0.0 if none is set (cgroup v2 and v1).
+    """Return the smallest CPU quota of the cgroups of this process, in cores; 0.0 if there is none.
 
-    `root`, `membership`: the kernel's folder and file to read.
+    Both versions of cgroups are supported. `root` is the folder of the cgroup file system, `membership` the file that
+    lists the cgroups of the process.
     """
     try:
         lines = Path(membership).read_text().splitlines()

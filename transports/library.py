@@ -11,17 +11,24 @@ from typing import Protocol
 
 
 class Library(Protocol):
-    """One such library. Stateless: one object serves all groups of the process."""
+    """A library, such as NCCL, that runs whole collectives on device memory.
+
+    Objects of this class have no state: one serves all groups of the process.
+    """
 
     @property
     def scheme(self) -> str:
         """The library's name, as in `init(transport=...)`."""
 
     def available(self) -> str | None:
-        """None if this process can use the library, else the reason why not, and what to do.
+        """Return None if this process can use the library, such as NCCL.
 
-        Takes milliseconds. Uses no device, since most programs on a machine with devices do not use them either.
+        Otherwise return the reason and a remedy, as text. The call takes milliseconds. It does not touch a GPU, because
+        most programs on a machine with GPUs do not use them.
         """
 
     def published(self) -> Sequence[str]:
-        """Short ASCII texts that this rank publishes if the library is available. Never secret, never empty."""
+        """Return short ASCII texts that this rank publishes to all other ranks if the library is available.
+
+        The library is one such as NCCL. There is at least one text, and none is secret.
+        """

@@ -18,14 +18,22 @@ from collectives.transports.host import HostIdentity
 
 
 def doubtful(everyone: Sequence[HostIdentity]) -> bool:
-    """Whether it is uncertain that all ranks share one network namespace. All ranks get the same result."""
+    """Return whether it is uncertain that all ranks share one network namespace.
+
+    `everyone` has the host and the network namespace of each rank, as published. All ranks get the same result, since
+    all have the same data.
+    """
     first = everyone[0]
     alike = all((i.boot, i.netns, i.host) == (first.boot, first.netns, first.host) for i in everyone)
     return len(everyone) > 1 and not (alike and first.boot)
 
 
 def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The lowest rank whose proof (an abstract socket) rank `rank`, the caller, can see; -1 if it cannot check."""
+    """Return the lowest rank whose abstract Unix socket the calling rank, `rank`, can see; -1 if it cannot check.
+
+    Each rank binds such a socket, which only ranks in the same network namespace can see. `everyone` has each rank's
+    host, and with it the name of the socket, by rank.
+    """
     if everyone[rank].proof:
         with contextlib.suppress(OSError):
             for other, identity in enumerate(everyone[: rank + 1]):
@@ -35,11 +43,14 @@ def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
 
 
 def settled(everyone: Sequence[HostIdentity], answers: Sequence[int]) -> list[HostIdentity]:
-    """The identities, by rank, with boot ids and namespaces changed to agree with `answers`, the results of `seen`.
+    """Correct the published hosts of all ranks: ranks share a host and network namespace only if they really do.
 
-    Ranks that see the same proof share a network namespace, and so a machine. If a rank could not check (-1), its
-    published boot id and namespace count; without a boot id, it counts as alone in its namespace. Namespaces whose
-    ranks have the same boot id belong to one machine. Raises ValueError if a rank claims to see a rank above its own.
+    `everyone` has the boot id and network namespace that each rank published. `answers` has the result of `seen` on
+    each rank. Ranks that see the same socket share a network namespace, and so a machine. For a rank that could not
+    check (-1), the published values are used. Without a boot id, such a rank is alone in its namespace. Namespaces
+    whose ranks have the same boot id belong to one machine.
+
+    Return the corrected entries, by rank. Raises: ValueError if the answer of a rank is greater than its own number.
     """
     namespaces: list[int] = []  # for each rank, the first rank of its namespace
     unseen: dict[tuple[str, int], int] = {}

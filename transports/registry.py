@@ -52,15 +52,19 @@ def library(scheme: str) -> Library:
 
 
 def check(scheme: str) -> None:
-    """Raise the errors of `transport` unless `scheme` is the name of a transport or of a library."""
+    """Raise an error unless `scheme` is the name of a transport or of a library such as NCCL.
+
+    Raises: ValueError for an unknown name; TransportUnavailable for a transport of another package that cannot be
+    loaded.
+    """
     if scheme not in _LIBRARIES:
         transport(scheme)
 
 
 def transport(scheme: str) -> Transport:
-    """The transport with the name `scheme`.
+    """Return the transport with the name `scheme`.
 
-    Raises ValueError, which lists the known names, for an unknown name; TransportUnavailable for a transport of
+    Raises: ValueError, with a list of the known names, for an unknown name; TransportUnavailable for a transport of
     another package that cannot be loaded.
     """
     known = _BUILT_IN.get(scheme) or _loaded.get(scheme)
@@ -80,9 +84,9 @@ def transport(scheme: str) -> Transport:
 
 
 def available(scheme: str) -> str | None:
-    """None if the transport or library `scheme` works on this machine, else the reason why not.
+    """Return None if the transport or library `scheme` works on this machine, or the reason why it does not, as text.
 
-    ValueError for an unknown name.
+    Raises: ValueError for an unknown name.
     """
     if scheme in _LIBRARIES:
         return _LIBRARIES[scheme].available()

@@ -29,7 +29,11 @@ _BOUNDED = "bounded"  # a rank whose address space is limited publishes this wit
 
 
 class ShmTransport:
-    """Connects ranks in one network namespace of one machine: names of abstract sockets are visible only there."""
+    """Connects ranks by shared memory, if they are in the same network namespace of the same machine.
+
+    They must be in one namespace because they find each other by abstract Unix sockets, which other namespaces do not
+    see.
+    """
 
     @property
     def scheme(self) -> str:
@@ -111,10 +115,10 @@ class _ShmListener:
 
 
 def have_heaps(addresses: Iterable[Sequence[str]]) -> bool:
-    """Whether ranks can map each other's heaps: the memory from which `comm.empty` allocates arrays.
+    """Return whether ranks can map each other's arrays that `comm.empty` has allocated.
 
-    `addresses` has the published addresses of each rank. A heap reserves as much address space as the machine has
-    memory, so the address space of every rank has to be unlimited.
+    `addresses` has, for each rank, the texts that it published. The memory of such arrays reserves as much address
+    space as the machine has RAM. So it is available only if no rank has a limit on its address space (`ulimit -v`).
     """
     return not any(_BOUNDED in texts for texts in addresses)
 

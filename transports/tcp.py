@@ -58,7 +58,12 @@ class TcpTransport:
     def route(
         self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float, scheme: str = "tcp"
     ) -> None:
-        """`scheme`: the transport whose links begin with a connection over TCP."""
+        """Tell the C++ engine, by `group.route`, at which addresses to connect to the peer at `theirs`.
+
+        Opens no connection. `mine` is where this rank can be reached. `scope` names the network interface to use, if
+        the user has chosen one. `scheme` is the transport: "tcp", or one whose connections begin with a TCP connection.
+        `timeout` is unused. Raises: TransportUnavailable if this host has no route to any address of the peer.
+        """
         same_network = mine.identity.same_network(theirs.identity)
         here = [] if same_network else interface_addresses()
         endpoints = _endpoints(theirs)
@@ -79,7 +84,11 @@ class TcpTransport:
 
 
 def listener(scheme: str, scope: Scope) -> Listener:
-    """Listen for the TCP connections of the transport `scheme`. Raises TransportUnavailable, ValueError."""
+    """Open a socket that listens for the TCP connections of the transport `scheme`, and return it as a `Listener`.
+
+    `scope` says from where it may be reached. Raises: TransportUnavailable if the socket cannot be opened; ValueError
+    if the network interface that `scope` names does not exist.
+    """
     try:
         return _TcpListener(scheme, scope)
     except OSError as error:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """From where a listener may be reached, and for how many ranks and which sizes it needs room.
+    """What a listener has to know: which hosts may connect to it, and how much memory its group needs.
 
-    `network`: whether other machines may connect (the job has a secret, or the user passed `insecure`); if not, only
-    loopback is used. `interface`: the name or address of the only interface to use between machines, None for all that
-    are up. `ranks`: the number of ranks of the group, on all hosts. `segment`: bytes staged at a time, as in `init`; 0
-    for the default. The size of the shared memory depends on `ranks` and `segment`.
+    `network` tells whether other machines may connect; if not, only loopback is used. It is True if the job has a
+    secret, or if the user passed `insecure`. `interface` is the name or address of the only network interface to use;
+    None means all that are up.
+
+    `ranks` is the number of ranks of the group, on all hosts. `segment` is the size in bytes of the pieces in which
+    shared memory transfers a message; 0 means the default. The size of the shared memory depends on both.
     """
 
     network: bool
@@ -35,9 +37,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank can be reached over one transport: its host, and the addresses that its listener published.
+    """Where the other ranks can reach `rank` over one transport.
 
-    `ended`: its process has ended meanwhile, so that nothing is open at these addresses.
+    `identity` is its host and process. `addresses` are the texts that its listener published. `ended` tells whether its
+    process has ended since then, so that nobody listens any more.
     """
 
     rank: int
@@ -50,34 +53,39 @@ class Place:
 
 
 class Listener(Protocol):
-    """A rank's listening sockets for one transport, which it owns until `attach` passes them to the C++ engine.
+    """The sockets on which a rank accepts connections over one transport.
 
-    A listener serves one communicator. If `split` returns the listener itself, it also serves all communicators that
-    are made from this communicator.
+    The object owns the sockets until `attach` passes them to the C++ engine. It serves one communicator. If `split`
+    returns the same object, it also serves the communicators that are split or duplicated from that one.
     """
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The addresses that this rank publishes for its peers, as short ASCII texts. Never secret."""
+        """The addresses of the sockets on which this rank accepts connections, as short ASCII texts.
+
+        This rank publishes them to its peers; they are not secret.
+        """
 
     def attach(self, group: Group) -> None:
-        """Let `group` accept connections on this listener from now on; called once for each group. Raises OSError.
+        """Let the C++ communicator `group` accept connections on the sockets of this listener.
 
-        The first call passes the sockets to the C++ engine, which owns them from then on.
+        Called once for each group. The first call passes the sockets to the C++ engine, which owns them afterwards.
+        Raises: OSError.
         """
 
     def split(self) -> Listener:
-        """This listener or a new one, for a new communicator made from the one that this listener serves.
+        """Return the listener for a new communicator, which is split or duplicated from that of this listener.
 
-        Does not block. Raises TransportUnavailable if this process has no room for another group.
+        It may be this listener itself. Does not block. Raises: TransportUnavailable if this process lacks the resources
+        for another communicator.
         """
 
     def close(self) -> None:
-        """Stop listening; close sockets that were not attached. Idempotent, never raises."""
+        """Stop listening, and close the sockets if the C++ engine does not own them. Idempotent. Raises nothing."""
 
 
 def left_out(scheme: str) -> str | None:
-    """None if the C++ engine was built with the transport `scheme`, else the reason why not, as an error text."""
+    """Return None if the C++ engine was compiled with the transport `scheme`. Otherwise return an error text."""
     from collectives.native import _engine
 
     known = _engine.transports()
@@ -87,33 +95,42 @@ def left_out(scheme: str) -> str | None:
 
 
 class Transport(Protocol):
-    """One kind of connection between ranks. Stateless: one object serves all groups of the process."""
+    """One way to connect two ranks, such as shared memory or TCP.
+
+    Objects of this class have no state: one serves all groups of the process.
+    """
 
     @property
     def scheme(self) -> str:
         """The transport's name, as in `init(transport=...)`."""
 
     def available(self) -> str | None:
-        """None if the transport works on this machine, else the reason why not. The test takes milliseconds."""
+        """Return None if the transport, such as TCP, works on this machine, or the reason why it does not, as text.
+
+        The call takes milliseconds.
+        """
 
     def listen(self, scope: Scope) -> Listener:
-        """Open the sockets on which peers can reach this rank. Does not block.
+        """Open the sockets on which peers can reach this rank over a transport, and return them as a `Listener`.
 
-        Raises TransportUnavailable if the transport does not work here, or if this process lacks the resources for the
-        group that `scope` describes; ValueError for an unknown interface.
+        Does not block. Raises: TransportUnavailable if the transport does not work on this machine, or if resources for
+        the group that `scope` describes are lacking; ValueError for an unknown network interface.
         """
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:
-        """None if the two ranks can connect, else the reason why not. Does not block, opens no connection.
+        """Return None if the ranks at `mine` and `theirs` can connect, or the reason why they cannot, as text.
 
-        The result does not change if `mine` and `theirs` are exchanged.
+        Opens no connection and does not block. The result is the same if `mine` and `theirs` are exchanged.
         """
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
-        """Tell the C++ engine, by `group.route`, how to reach the peer at `theirs`; called if `reaches` returned None.
+        """Tell the C++ engine, by `group.route`, how to reach the peer at `theirs`.
 
-        Opens no connection. `group.route` needs the name of a kind of links in the engine: shm, tcp, inproc, or one
-        that a package has loaded (docs/plugins.md). May wait up to `timeout` seconds for the peer, then raises
-        OpTimeout. Raises TransportUnavailable if no address of the peer can be used from here, ValueError for a
-        malformed address.
+        Called only if `reaches` returned None. Opens no connection. `mine` is where this rank can be reached. `scope`
+        names the network interface to use, if the user has chosen one. `group.route` expects the name of a transport
+        that is compiled into the engine, such as "shm" or "tcp", or that a plug-in has added (docs/plugins.md). The
+        call may wait up to `timeout` seconds for the peer.
+
+        Raises: OpTimeout if the peer does not answer in this time; TransportUnavailable if no address of the peer can
+        be used from this host; ValueError for a malformed address.
         """
