@@ -15,7 +15,10 @@ MPI: Final = ("openmpi", "mpich", "impi")
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A range of sizes in bytes, both ends included; `sizes` are the sizes in this range that are measured."""
+    """A range of message sizes in bytes, from `first` to `last`, both included.
+
+    `sizes` are the sizes in this range that the benchmark measures.
+    """
 
     first: int
     last: int
@@ -33,11 +36,14 @@ BANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of targets: the largest accepted ratios of our time to that of the fastest system in `against`.
+    """The targets for one collective, compared with other libraries such as Open MPI.
 
-    `bars` has one target (ratio) for each band of sizes. `near`: targets that replace `bars` if the cores share a cache
-    (measured by bench/ping.py). `buffers`: the kind of arrays, "plain" or "shared" (from `comm.empty`). `row`: how many
-    calls follow one another without a barrier.
+    A target is a ratio: this library's time divided by that of the fastest library in `against`, which must not be
+    exceeded. `bars` has one target for each range of message sizes in `BANDS`. `near`, if not None, replaces `bars` on
+    machines whose cores share a cache.
+
+    `buffers` is "plain" for NumPy arrays, "shared" for arrays from `comm.empty`. `row` is how many calls are made
+    without a barrier between them.
     """
 
     transport: str
@@ -60,9 +66,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all measurements of one run of the benchmark have in common.
+    """The settings of one run of the benchmark: transport, kind of arrays, number of ranks.
 
-    `buffers`: the kind of arrays, "plain" or "shared". `row`: how many calls follow one another without a barrier.
+    `buffers` is "plain" for NumPy arrays, "shared" for arrays from `comm.empty`. `row` is how many calls are made
+    without a barrier between them.
     """
 
     transport: str

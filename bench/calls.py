@@ -26,9 +26,10 @@ _WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A rank's arrays for one case (a call to measure).
+    """One rank's input and output arrays for a collective that is measured.
 
-    `out` is passed to the call as `out=`, unless it works in place.
+    `out` is passed to the collective as `out=`, unless the input array also receives the result. `shared` tells whether
+    the arrays are in shared memory, from `comm.empty`.
     """
 
     inp: Array
@@ -37,9 +38,10 @@ class Arrays:
 
     @staticmethod
     def of(comm: Communicator, case: Case, shared: bool, needs_out: bool) -> Arrays:
-        """New arrays for `case`; if `shared`, in memory that ranks of this host read directly (`comm.empty`).
+        """Allocate the input and output arrays of this rank for `case`, a collective of a given size.
 
-        `needs_out`: whether the call needs a separate array for its result.
+        If `shared`, they are in shared memory, from `comm.empty`; otherwise they are NumPy arrays. `needs_out` tells
+        whether the collective needs a separate output array.
         """
         dtype = dtype_of(case.dtype)
         ranks = case.ranks
@@ -56,7 +58,10 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A call that is ready to be measured: `call` makes it and returns its result."""
+    """A collective together with its arrays and arguments, ready to be run and timed.
+
+    `call()` runs the collective once and returns its result.
+    """
 
     case: Case
     rank: int
@@ -65,11 +70,17 @@ class Bound:
     call: Callable[[], Any]
 
     def renew(self) -> None:
-        """Write the input array again, so that it is in the CPU's caches, like data that was just computed."""
+        """Overwrite the input array of a measured collective, so that it is in the CPU's caches.
+
+        In a program it would be there, too, since the program has just computed it.
+        """
         self.arrays.inp.fill(1)
 
     def wrong(self, salt: int) -> int:
-        """Make one call with values chosen by `salt`; returns the number of wrong elements in this rank's result."""
+        """Run the measured collective once on test data; return the number of wrong elements in this rank's result.
+
+        `salt` selects the test data; each value gives other data.
+        """
         if self.case.collective == "barrier":
             self.call()
             return 0
@@ -84,9 +95,9 @@ class Bound:
 
 
 def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
-    """The call that this rank makes for `case`, ready to be measured. `place`: "in-place" or "out-of-place".
+    """Return the collective described by `case`, with its arguments, ready to be run and timed on this rank.
 
-    `arrays`: the memory for the call's input and result.
+    `comm` is the communicator. `place` is "in-place" or "out-of-place". `arrays` are the input and output arrays.
     """
     inp = arrays.inp
     out = inp if place == IN_PLACE else arrays.out
@@ -139,7 +150,10 @@ def _call(comm: Communicator, case: Case, x: Array, out: Array) -> Callable[[], 
 
 
 def algorithm_of(comm: Communicator, case: Case) -> str:
-    """The name of the algorithm that runs for this case; for a sequence of calls their number, such as "3_calls"."""
+    """Return the name of the algorithm that the communicator `comm` runs for the collective and size in `case`.
+
+    If `case` is a sequence of allreduces of gradients, return their number as text, such as "3_calls" or "3_buckets".
+    """
     if case.bucket:
         return f"{len(buckets(case.parts, case.bucket // case.itemsize))}_buckets"
     if case.parts:

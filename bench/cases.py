@@ -28,11 +28,12 @@ IN_PLACE: Final = "in-place"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A collective in the benchmark.
+    """Properties of a collective that the benchmark needs, such as the definition of its size.
 
-    `reduces`: whether it has an op. `rooted`: whether it has a root. `parts`: whether its size is that of the parts of
-    all ranks together. `places`: its forms, "out-of-place", "in-place" or both, with the more usual form first.
-    `factor(ranks)`: its bus bandwidth divided by its algorithm bandwidth (size / time).
+    `reduces` tells whether the collective has an op, `rooted` whether it has a root. `parts` tells how its size is
+    defined, as in nccl-tests: True if the blocks of all ranks count together, as in allgather. `places` says whether it
+    can be called "out-of-place", "in-place" or both; the usual one comes first. `factor(ranks)` is the bus bandwidth
+    divided by the algorithm bandwidth.
     """
 
     name: str
@@ -70,11 +71,14 @@ KINDS: Final = {kind.name: kind for kind in _KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of a table of results. `op` is "none" if the collective has no op, `root` is -1 if it has no root.
+    """One measurement of the benchmark: a collective with its size, dtype, op, root and algorithm.
 
-    `count`, as in nccl-tests: the elements of a rank's array, or of one part if the collective has parts. A case with
-    `parts` is a sequence of calls, one for each gradient of the model `trace`. Then `parts` has the number of elements
-    of each gradient, and `count` is their sum. Gradients are fused into buckets of `bucket` bytes; 0: not fused.
+    `op` is "none" and `root` is -1 if the collective has none. `count` is the number of elements, defined as in
+    nccl-tests.
+
+    Alternatively, a sequence of allreduces is measured, one for each gradient of the model `trace`. Then `parts` has
+    the number of elements of each gradient, and `count` is their sum. If `bucket` is not 0, consecutive gradients are
+    joined in buckets of at most `bucket` bytes, with one allreduce for each bucket.
     """
 
     collective: str
@@ -100,18 +104,21 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """The size of this case (a call to measure) in bytes: a rank's input or output array, whichever is larger."""
+        """The size of the measured collective in bytes, as in nccl-tests.
+
+        It is the size of one rank's input or output, whichever is larger.
+        """
         return self.count * (self.ranks if self.kind.parts else 1) * self.itemsize
 
     @property
     def elements_in(self) -> int:
-        """The number of elements in the array that a rank passes (in a scatter: that the root passes)."""
+        """The number of elements of a rank's input array; for a scatter, of the root's input array."""
         whole = self.collective in ("reduce_scatter", "alltoall", "scatter")
         return self.count * self.ranks if whole else self.count
 
     @property
     def elements_out(self) -> int:
-        """The number of elements in the array that a rank gets (in a gather or reduce: that the root gets)."""
+        """The number of elements of a rank's output array; for a gather or reduce, of the root's output array."""
         whole = self.collective in ("allgather", "alltoall", "gather")
         return self.count * self.ranks if whole else self.count
 
@@ -120,12 +127,16 @@ class Case:
         return self.nbytes / seconds / 1e9 if seconds > 0 else 0.0
 
     def busbw(self, seconds: float) -> float:
-        """The bus bandwidth of nccl-tests, in 10^9 bytes a second: `algbw` times the collective's `factor`."""
+        """The bus bandwidth, as nccl-tests defines it, in 10^9 bytes per second, if the collective takes `seconds`."""
         return self.algbw(seconds) * self.kind.factor(self.ranks)
 
 
 def count_for(kind: Kind, nbytes: int, itemsize: int, ranks: int) -> int:
-    """The number of elements, as in nccl-tests, for a call of at most `nbytes` bytes; at least 1, for barrier 0."""
+    """Return the largest number of elements with which the collective `kind` has at most `nbytes` bytes.
+
+    The number and the size are defined as in nccl-tests. `itemsize` is the size of an element in bytes, `ranks` the
+    number of ranks. The number of elements is at least 1; for a barrier it is 0.
+    """
     if kind.name == "barrier":
         return 0
     return max(1, nbytes // (itemsize * (ranks if kind.parts else 1)))

@@ -26,9 +26,10 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class Channel:
-    """A connection to another process of the benchmark, on this machine; it owns its socket.
+    """A connection to another process of the benchmark on this machine, over which both send JSON values.
 
-    Methods raise TimeoutError, or ConnectionError if the other process has ended.
+    The object owns the socket. Timeouts are in seconds. The methods raise TimeoutError, and ConnectionError if the
+    other process has ended.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -58,9 +59,9 @@ class Channel:
 
 
 class Listener:
-    """Accepts connections of other processes of the benchmark; each sends its number.
+    """A Unix socket that accepts connections from the other processes of the benchmark on this machine.
 
-    Close it, or use it in a `with` statement.
+    Each process is identified by a number. Close the object, or use it in a `with` statement.
     """
 
     def __init__(self) -> None:
@@ -70,10 +71,11 @@ class Listener:
         self._socket.listen(256)
 
     def accept(self, missing: Collection[int], timeout: float) -> tuple[int, Channel]:
-        """Accept a connection; returns the number that the process sends, and its channel, which the caller closes.
+        """Accept one connection; return the number of the process that has connected, and the connection.
 
-        `missing`: the numbers of processes that have not connected yet. Raises TimeoutError, or ConnectionError if the
-        number is not among them or the process has ended.
+        The caller has to close the connection. `missing` has the numbers of the processes that have not connected yet.
+        `timeout` is in seconds. Raises: TimeoutError; ConnectionError if the number is not in `missing` or the process
+        has ended.
         """
         end = time.monotonic() + timeout
         while True:
@@ -104,7 +106,10 @@ class Listener:
 
 
 def connect(name: str, number: int, timeout: float) -> Channel:
-    """Connect to the listener called `name`; `number` tells the listener which process this is. Raises OSError."""
+    """Connect to the `Listener` with the socket name `name`, and return the connection.
+
+    `number` tells the listener which process this is. `timeout` is in seconds. Raises: OSError.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)

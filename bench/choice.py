@@ -32,10 +32,11 @@ _BOUNDS: Final = (3, 200)  # iterations in a round
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """The times of one collective and size, with `algorithm="auto"` (AUTO) and with each other algorithm.
+    """The times of one collective at one size, with `algorithm="auto"` and with each algorithm that can be named.
 
-    `chosen`: the algorithm that "auto" runs. `seconds`: by algorithm, the seconds of one call in each round; None in
-    rounds that left out the algorithm because it was far slower.
+    `chosen` is the algorithm that "auto" selects. `seconds` maps "auto" and the names of the algorithms to the time of
+    one call in each round of measurement. A time is None if the algorithm was left out of the round because it was far
+    slower.
     """
 
     collective: str
@@ -46,13 +47,19 @@ class Heat:
 
     @property
     def best(self) -> str:
-        """The name of the fastest algorithm, or AUTO if none was faster than `algorithm="auto"`."""
+        """The name of the fastest algorithm for a collective and size.
+
+        It is "auto" if no algorithm was faster than `algorithm="auto"`.
+        """
         behind = self._behind()
         return max(behind, key=behind.__getitem__) if max(behind.values(), default=0.0) > 1 else AUTO
 
     @property
     def ratio(self) -> float:
-        """The time with `algorithm="auto"` divided by that of the best algorithm, a median; at least 1."""
+        """The time with `algorithm="auto"` divided by the time of the fastest algorithm; at least 1.
+
+        It is the median of the ratios of all rounds of measurement.
+        """
         return max([1.0, *self._behind().values()])
 
     def _behind(self) -> dict[str, float]:
@@ -64,15 +71,19 @@ class Heat:
         }
 
     def median(self, name: str) -> float:
-        """The median seconds of the algorithm `name`, over the rounds in which the algorithm was measured."""
+        """The median time of one call with the algorithm `name`, in seconds.
+
+        Rounds of measurement that left out the algorithm do not count.
+        """
         return median(seconds for seconds in self.seconds[name] if seconds is not None)
 
 
 def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
-    """Measure the calls of `order` among `ranks` processes, started `launches` times; returns a Heat for each call.
+    """Measure the collectives and sizes in `order` with every algorithm that can run them.
 
-    The seconds for each size, `order.budget`, are divided equally among the launches. Raises StartError,
-    OSError; RuntimeError if a rank failed.
+    Return one result for each collective and size. The processes of all `ranks` ranks are started `launches` times.
+    `order.budget` is the time for each size in seconds, all launches together. Raises: StartError or OSError if a
+    process cannot be started; RuntimeError if a rank failed.
     """
     each = asdict(replace(order, budget=order.budget / launches))
     reported = [[Heat(**heat) for heat in answer("collectives.bench.choice", each, ranks)] for _ in range(launches)]
@@ -80,9 +91,9 @@ def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
 
 
 def together(heats: Sequence[Heat]) -> Heat:
-    """Join the results for one call from several launches into one, with the rounds of all in sequence.
+    """Combine `heats`, the results that several launches of the processes gave for one collective and size.
 
-    `heats`: one result from each launch.
+    Return one result that has the rounds of all launches, one after the other.
     """
     names = dict.fromkeys(name for heat in heats for name in heat.seconds)
     seconds = {n: [s for heat in heats for s in heat.seconds.get(n, [None] * len(heat.seconds[AUTO]))] for n in names}
@@ -90,7 +101,10 @@ def together(heats: Sequence[Heat]) -> Heat:
 
 
 def run(order: Order) -> list[dict[str, Any]] | None:
-    """Measure on this rank; returns a `Heat` for each call, as a dict for JSON, on rank 0, and None on other ranks."""
+    """Measure the collectives and sizes in `order` with every algorithm, as one rank of a job.
+
+    Rank 0 returns a list of results as dicts for JSON, one for each collective and size. The other ranks return None.
+    """
     with collectives.init(transport=order.transport) as comm:
         arrays, watch = Arrays(max(order.sizes), comm.size), Stopwatch(comm)
         situation, table = comm._linked.situation, comm._calls.prepare.table
@@ -113,5 +127,5 @@ def run(order: Order) -> list[dict[str, Any]] | None:
 
 
 def main() -> None:
-    """The entry point of a rank's process that `measure` has started."""
+    """The main function of a rank's process. `measure` starts one process for each rank."""
     answering("collectives bench choice", lambda reported: run(Order.from_json(reported)))

@@ -29,15 +29,18 @@ Key = tuple[Any, ...]
 
 
 class NotComparable(Exception):
-    """Raised if a file is no result of the benchmark, or if two files have no case in common; the message says why."""
+    """Raised if a file is no result of the benchmark, or if two files have no measurement in common.
+
+    The message has the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of this library in two results: its medians in seconds, `first` and `second`, and a verdict.
+    """The change of one median time of this library from an earlier run of the benchmark to a later one.
 
-    The verdict is whether it became slower. `low` and `high`: the 99 % confidence interval of the quotient second /
-    first.
+    `first` and `second` are the medians of the two runs, in seconds. `verdict` says whether the library became slower.
+    `low` and `high` bound the 99 % confidence interval of second / first.
     """
 
     title: str
@@ -59,10 +62,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of two results: a Change for each figure that both have.
+    """The comparison of two runs of the benchmark: the change of each time that both runs have measured.
 
-    `missing`: the number of figures that only one of the results has. `remarks`: differences between the machines and
-    versions, in words.
+    `missing` is the number of times that only one of the runs has measured. `remarks` are texts about differences
+    between the machines and versions.
     """
 
     changes: tuple[Change, ...]
@@ -74,7 +77,10 @@ class Comparison:
 
 
 def read(path: str) -> list[dict[str, Any]]:
-    """The runs of the benchmark in the file `path`, as written by --json. Raises NotComparable, OSError."""
+    """Read the file `path`, which `collectives bench --json` has written; return the runs of the benchmark in it.
+
+    Raises: NotComparable if the file has another format; OSError.
+    """
     try:
         content = json.loads(Path(path).read_text())
     except ValueError as error:
@@ -90,10 +96,10 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold: float) -> Comparison:
-    """Compare the runs in two results, `first` being the earlier one.
+    """Compare the runs `second` of the benchmark with the earlier runs `first`.
 
-    `threshold`: the fraction by which a figure may rise; 0.1 for 10 %. Raises NotComparable if the two results have no
-    case in common.
+    `threshold` is the fraction by which a time may rise without being reported; 0.1 stands for 10 %. Raises:
+    NotComparable if the runs have not measured the same collective and size on the same number of ranks.
     """
     before, after = _figures(first), _figures(second)
     common = [key for key in before if key in after]
@@ -112,7 +118,10 @@ class _Figure:
     pings: list[list[dict[str, Any]]]
 
     def typical(self, name: str) -> float | None:
-        """The median of the times called `name` (such as "flag") in all readings of the machine's speed, or None."""
+        """Return the median of one kind of reading of the machine's speed, in seconds, or None if there is none.
+
+        `name` is the kind, such as "flag" for the latency of shared memory.
+        """
         known = [reading[name] for pair in self.pings for reading in pair if reading.get(name) is not None]
         return median(known) if known else None
 

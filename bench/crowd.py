@@ -33,7 +33,10 @@ _KEYS: Final = "collectives:*"  # what the library keeps in a Redis server
 
 
 class Crowd:
-    """A pool of `ranks` threads that all run the same task at the same time. Use it in a `with` statement."""
+    """A pool of `ranks` threads that all run the same task at the same time. Use it in a `with` statement.
+
+    Each thread stands for a rank of a job, to measure how ranks find each other.
+    """
 
     def __init__(self, ranks: int) -> None:
         self.ranks: Final = ranks
@@ -41,10 +44,10 @@ class Crowd:
         self._gate: Final = threading.Barrier(ranks)
 
     def run(self, task: Callable[[int], T]) -> tuple[list[T], float]:
-        """Run `task(rank)` on all threads at once.
+        """Run `task(rank)` on all threads at once. Return a list of the results, by rank, and a time in seconds.
 
-        Returns the results, and the seconds from the start of the first task to the end of the last. Raises the first
-        error, once all tasks have ended.
+        The time runs from the start of the first task to the end of the last. If tasks fail, the first error is raised
+        after all tasks have ended.
         """
 
         errors: list[BaseException] = []
@@ -78,7 +81,11 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rendezvous store. The output names the store by `kind`, because `url` may contain a password."""
+    """A rendezvous store: the key-value store through which ranks find each other.
+
+    `kind` is its name in the output, because `url` may contain a password. `keys` and `files` count what is in the
+    store.
+    """
 
     kind: str
     url: str
@@ -88,9 +95,9 @@ class Place:
 
 @contextmanager
 def place(name: str) -> Iterator[Place]:
-    """A context manager that makes the rendezvous store `name`: "memory", "file", "tcp", or the URL of a Redis server.
+    """A context manager that creates the rendezvous store `name`: "memory", "file" or "tcp".
 
-    Raises ValueError, RedisError.
+    `name` may also be the URL of a Redis server. Raises: ValueError for an unknown name; RedisError.
     """
     match urlsplit(name).scheme or name:
         case "memory":
@@ -112,14 +119,20 @@ def place(name: str) -> Iterator[Place]:
 
 
 def usual() -> tuple[str, ...]:
-    """The rendezvous stores to measure by default: "memory", "file", "tcp", and $COLLECTIVES_STORE if it is Redis."""
+    """Return the rendezvous stores to measure by default: "memory", "file" and "tcp".
+
+    If COLLECTIVES_STORE is the URL of a Redis server, it is the fourth.
+    """
     url = os.environ.get("COLLECTIVES_STORE", "")
     return (*OWN, url) if url.startswith("redis://") else OWN
 
 
 @contextmanager
 def job() -> Iterator[bytes]:
-    """A context manager that sets a run id in the environment and yields a secret, as a launcher makes for each job."""
+    """A context manager that prepares a job as a launcher does: it sets a run id and yields a secret.
+
+    The run id is in the environment variable COLLECTIVES_RUN_ID. Both are new for each job.
+    """
     before = os.environ.get("COLLECTIVES_RUN_ID")
     os.environ["COLLECTIVES_RUN_ID"] = secrets.token_hex(16)
     try:

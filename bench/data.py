@@ -21,7 +21,10 @@ Part = tuple[int, int, Array, int]  # first element, last element + 1, repeated 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One rank's input and expected output in a check of a case (a measured call); each `salt` gives other values."""
+    """The test data of one rank for a collective: the input, and the output that is correct.
+
+    `salt` selects the data; each value gives other data.
+    """
 
     case: Case
     dtype: np.dtype[Any]
@@ -40,20 +43,23 @@ class Data:
         return self.case.collective not in ("reduce", "gather") or self.rank == self.case.root
 
     def fill(self, array: Array) -> None:
-        """Write this rank's input, if any, into `array`; in broadcast and scatter, only the root has an input."""
+        """Write this rank's test input into `array`. In a broadcast or scatter, only the root has an input."""
         if self.sends:
             values.fill(array, self._values.table(self.rank))
 
     def spoil(self, array: Array) -> None:
-        """Set every element of the output `array` to a wrong value; the input must be in another array."""
+        """Overwrite every element of the output `array` with a wrong value.
+
+        So elements that the collective does not write are detected later. The input must be in another array.
+        """
         if self.receives and not (self.case.collective == "broadcast" and self.sends):
             for start, stop, table, phase in self._expected():
                 values.spoil(array.reshape(-1)[start:stop], table, phase)
 
     def wrong(self, array: Array | None) -> int:
-        """The number of wrong elements in the output `array`; all elements are compared.
+        """Compare all elements of the output `array` with the correct output; return how many are wrong.
 
-        If `array` is None or has an unexpected length, all expected elements count as wrong.
+        If `array` is None or has an unexpected length, the number of correct elements is returned: all count as wrong.
         """
         if not self.receives:
             return 0

@@ -69,7 +69,7 @@ def document(
 
 
 def write(path: str, value: dict[str, Any]) -> None:
-    """Write `value` as JSON to the file `path`, in place of an earlier file. Raises OSError."""
+    """Write `value` as JSON to the file `path`. An existing file is replaced in one atomic step. Raises: OSError."""
     folder = Path(path).resolve().parent
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".bench-", suffix=".json")
     try:

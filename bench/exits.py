@@ -14,9 +14,9 @@ INTERRUPTED: Final = 130
 
 
 def guarded(name: str, work: Callable[[], int]) -> int:
-    """Call `work` and return its exit code.
+    """Call `work` and return the exit code that it returns.
 
-    If it raises an error, print it after `name`, and return the code FAILED.
+    If it raises an error, print the error after `name` to the standard error, and return the exit code `FAILED`, 3.
     """
     try:
         return work()

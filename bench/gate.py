@@ -20,9 +20,9 @@ _NAME: Final = 128
 
 
 class Gate:
-    """Lets the ranks of a communicator, all on this machine, sleep until rank 0 wakes them.
+    """Makes all ranks of a communicator except rank 0 sleep while rank 0 does something, so that they use no CPU time.
 
-    Close it, or use it in a `with` statement.
+    All ranks must be on this machine. Close the object, or use it in a `with` statement.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -42,7 +42,10 @@ class Gate:
             self._up = connect(name.tobytes().rstrip(b"\0").decode(), comm.rank, JOIN)
 
     def while_asleep(self, work: Callable[[], str]) -> str:
-        """Run `work` on rank 0 while the other ranks sleep; returns the result of `work` on every rank."""
+        """Run `work` on rank 0 while the other ranks sleep.
+
+        All ranks call this, and all get the text that `work` returns.
+        """
         if self._up is not None:
             return str(self._up.receive(WAIT))
         answer = work()

@@ -28,11 +28,12 @@ _USUALLY: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework whose exchange of gradients is compared with our hook.
+    """An ML framework, with the settings for comparing two ways to sum its gradients over all ranks.
 
-    `ours`, `theirs`: the names of our hook and of the framework's exchange in `peers.HOOKS`. `what`: a description of
-    the framework's exchange for users. `ways`: the forms of its call, such as one call for each tensor. `own_ways`:
-    whether our hook has these forms, too. `bar`: the target, how many times as fast our hook has to be.
+    `ours` names this library's hook for the framework, and `theirs` the framework's own allreduce, both in
+    `peers.HOOKS`. `what` describes the framework's allreduce to users. `ways` are the forms in which it can be called,
+    such as once for each tensor. `own_ways` tells whether the hook of this library can be called in these forms, too.
+    `bar` is the target: how many times as fast the hook has to be.
     """
 
     name: str
@@ -58,9 +59,10 @@ NAMES: Final = (*TRACES, *NETWORKS)
 
 
 def cases(framework: Framework, names: Sequence[str], ranks: int) -> Iterator[Case]:
-    """What to measure: each list of gradients with each form of the call; with PyTorch, also steps of each network.
+    """Yield the measurements to make: each model's gradients with each form of the framework's allreduce.
 
-    `names`: of the models and networks.
+    `names` are the names of the models, and `ranks` the number of ranks. For networks in `NETWORKS`, whole training
+    steps are measured, with PyTorch only.
     """
     for name in names:
         if name in NETWORKS:
@@ -76,7 +78,7 @@ def _case(name: str, count: int, way: str, ranks: int) -> Case:
 
 
 def memory_needed(case: Case) -> int:
-    """About how many bytes the ranks of both systems (our hook and the framework) use together at one time."""
+    """Return about how many bytes the ranks of this library and of the framework together use to measure `case`."""
     return _LISTS.get(case.algorithm, _USUALLY) * case.ranks * case.nbytes
 
 
@@ -89,11 +91,11 @@ def run(
     note: Note,
     take: Callable[[Row], None],
 ) -> dict[str, dict[str, str]]:
-    """Measure the cases `todo`, our hook and the framework alternately; returns the versions of their packages.
+    """Measure `todo` with this library's hook and with the framework's own allreduce, in alternation.
 
-    `comm` has this process as its only rank: the measured ranks are processes that this function starts and ends.
-    `folder`: a private directory for these processes. `note` shows progress, and `take` gets each result. `plan`: how
-    to measure.
+    `comm` has this process as its only rank. The ranks that are measured are other processes, which this function
+    starts and ends. `folder` is a private directory for them. `plan` has the options of the benchmark. `note` is called
+    with messages about progress, and `take` with each result. Return the versions of the packages of both.
     """
     by_name = {peer.name: peer for peer in plan.peers}
     ranks = todo[0].ranks
@@ -116,7 +118,10 @@ def peers(frameworks: Sequence[Framework], python: str) -> tuple[PeerPlan, ...]:
 
 
 def factor(row: Row) -> float | None:
-    """The framework's time divided by ours, the median over the rounds; None if one of the two was not measured."""
+    """The framework's time divided by that of this library's hook, or None if one of the two was not measured.
+
+    `row` has the times of both. The result is the median of the ratios of all rounds of measurement.
+    """
     ours, theirs = _pair(row)
     return None if ours.unsupported or theirs.unsupported else 1 / row.ratio(theirs)
 
@@ -133,10 +138,10 @@ def _pair(row: Row) -> tuple[Measurement, Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The comparison of our hook with the framework on one list of gradients or network, each in its fastest form.
+    """The comparison of this library's hook with a framework's own allreduce, on the gradients of one model.
 
-    `ours`, `theirs`: seconds of our hook and of the framework. `factor`: theirs / ours. `bar`: the smallest factor that
-    passes, or None.
+    `ours` and `theirs` are the times of the two, in seconds. `our_way` and `their_way` are the forms of call that were
+    fastest. `factor` is theirs / ours, and `bar` the smallest factor that is accepted, or None.
     """
 
     framework: str
@@ -154,7 +159,10 @@ class Verdict:
 
 
 def verdicts(framework: Framework, rows: Sequence[Row]) -> list[Verdict]:
-    """A `Verdict` on each list of gradients or network for which both systems gave correct results."""
+    """Compare this library's hook with the framework on each model for which both gave correct results.
+
+    `rows` has the times of both, for each model and form of call.
+    """
     found = []
     for name in dict.fromkeys(row.case.trace for row in rows):
         sound = [row for row in rows if row.case.trace == name and _sound(row)]

@@ -26,10 +26,10 @@ from collectives.transports.host import HostIdentity, oversubscribed, processor,
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts about one rank and its machine.
+    """The properties of one rank and its machine that influence the measured times.
 
-    `cores`: how many cores the rank may keep busy, by its affinity and the cgroup's quota. `affinity`: the numbers of
-    the cores that the rank may use, as the kernel writes them ("0-3,8").
+    `cores` is the number of cores that the rank can use at the same time, by its affinity mask and the cgroup's quota.
+    `affinity` has the numbers of the cores in its affinity mask, as the kernel writes them ("0-3,8").
     """
 
     rank: int
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def hosts(self) -> list[tuple[Facts, int]]:
-        """For each machine, the facts about one of its ranks, and the number of ranks on that machine."""
+        """One entry for each machine: the properties of one of its ranks, and the number of ranks on the machine."""
         counts = Counter(facts.machine for facts in self.ranks)
         first = {facts.machine: facts for facts in reversed(self.ranks)}
         return [(first[machine], counts[machine]) for machine in counts]
@@ -78,7 +78,10 @@ class Group:
 
 
 def gather(comm: Communicator) -> Group:
-    """The facts about all ranks and their machines, the same on every rank. All ranks must call this."""
+    """Collect the properties of all ranks and their machines; return the same on every rank.
+
+    The call is collective: all ranks must make it.
+    """
     mine = comm._linked.place
     identities = [HostIdentity.from_json(json.loads(text)) for text in _exchange(comm, json.dumps(mine.to_json()))]
     facts = Facts(
@@ -105,21 +108,21 @@ def gather(comm: Communicator) -> Group:
 
 
 def cores(comm: Communicator) -> list[int]:
-    """The numbers of the cores that at least one rank may use.
+    """Return the numbers of the cores that at least one rank may use, ascending.
 
-    All ranks must be on this machine, and must call this.
+    The call is collective. All ranks must be on this machine.
     """
     mine = np.array(sorted(os.sched_getaffinity(0)), np.int64)
     return sorted(set(comm.allgatherv(mine).tolist()))
 
 
 def agree(comm: Communicator, number: int) -> bool:
-    """Whether all ranks pass the same number. All ranks must call this."""
+    """Return whether all ranks pass the same `number`. The call is collective."""
     return len(set(comm.allgather(np.array(number, np.int64)).tolist())) == 1
 
 
 def busy(seconds: float) -> float:
-    """How many cores of this machine are busy, on average, while this process sleeps for `seconds`; 0.0 if unknown."""
+    """Sleep for `seconds`; return how many cores of this machine were busy meanwhile, on average. 0.0 if unknown."""
     before = _cpu_times()
     time.sleep(seconds)
     spent = [b - a for a, b in zip(before, _cpu_times(), strict=False)]
@@ -136,12 +139,12 @@ def _cpu_times() -> list[int]:
 
 
 def memory(name: str) -> int:
-    """The value called `name` in /proc/meminfo, in bytes; 0 if there is none."""
+    """Return the entry `name` of /proc/meminfo, such as "MemTotal", in bytes; 0 if there is none."""
     return _kilobytes("/proc/meminfo", name)
 
 
 def own_memory(name: str) -> int:
-    """The value called `name`, such as VmRSS or VmHWM, in /proc/self/status, in bytes."""
+    """Return the entry `name` of /proc/self/status, such as "VmRSS" or "VmHWM", in bytes; 0 if there is none."""
     return _kilobytes("/proc/self/status", name)
 
 

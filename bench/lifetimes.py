@@ -27,7 +27,11 @@ _ELEMENTS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many resources this process and the rendezvous store have in use. `memory`: bytes of resident memory."""
+    """How many operating-system resources this process and the rendezvous store use at one moment.
+
+    `segments` is the number of shared-memory mappings, `keys` the number of keys in the store. `files` counts those of
+    the store and of /dev/shm. `memory` is the resident memory in bytes.
+    """
 
     descriptors: int
     threads: int
@@ -52,9 +56,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """The result of `measure` for one store: the counts before and after the rounds, without the warm-up.
+    """The result of creating and closing communicators many times: the resources in use before and after.
 
-    `wrong`: the number of wrong elements in the results of all rounds. `seconds`: the time of all rounds together.
+    `rounds` is how many times communicators were created and closed, and `seconds` the time of all rounds together.
+    `wrong` is the number of wrong elements in the results of all allreduces.
     """
 
     store: str
@@ -68,7 +73,10 @@ class Lifetimes:
 
     @property
     def grown(self) -> list[str]:
-        """The names of the resources of which more are in use after the rounds than before."""
+        """The names of the resources that leak.
+
+        Of these, more are in use after communicators were created and closed than before.
+        """
         before, after = asdict(self.before), asdict(self.after)
         return [name for name in before if after[name] > before[name] + (GROWTH if name == "memory" else 0)]
 
@@ -76,10 +84,11 @@ class Lifetimes:
 def measure(
     place: Place, transport: str, ranks: int, rounds: int, timeout: float, note: Callable[[int], None]
 ) -> Lifetimes:
-    """Make and close communicators through the store `place`, in a warm-up and then in `rounds` rounds.
+    """Create and close communicators of `ranks` threads many times, and count the resources in use before and after.
 
-    Counts the resources in use before and after the rounds. `note` is called with the number of each round. Raises
-    CollectiveError.
+    The ranks find each other through the rendezvous store `place`, and exchange data over `transport`. A warm-up comes
+    before the `rounds` rounds that count. `timeout` is in seconds. `note` is called with the number of each round.
+    Raises: CollectiveError.
     """
     wrong = 0
     with Crowd(ranks) as crowd, job() as secret:

@@ -46,9 +46,10 @@ Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, then on ever
 
 
 def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStack) -> list[Contestant]:
-    """The floors (lower limits of a collective's time) called `names`, each to be timed like a system.
+    """Return objects that measure lower bounds for the time of a collective, such as the time of a plain copy.
 
-    `stack` closes their resources. All ranks must call this. `ping` passes the flag.
+    `names` selects the bounds; the module docstring lists them. `comm` is the communicator. `ping` measures the latency
+    of shared memory. `stack` closes the resources at the end. The call is collective.
     """
     ring: Ring | None = None
     if set(names) & set(OF_SOCKETS) and 1 < comm.size == comm.local_size:
@@ -63,9 +64,10 @@ def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStac
 
 
 class Floor:
-    """A lower limit of a collective's time, which all ranks measure at once.
+    """A lower bound for the time of a collective, such as the time of a plain copy in memory.
 
-    `begin(case)` allocates the memory and returns the function to time.
+    All ranks run the copy (or the like) at the same time. `begin(case)` allocates the memory for the size of the
+    collective, and returns the function to time.
     """
 
     is_ours: Final = False
@@ -100,7 +102,10 @@ class Floor:
 
 
 class Flag:
-    """The lower limit `flag`: the time of 8 bytes from rank 0 to rank 1, whatever the size of the collective."""
+    """A lower bound for the time of a collective: the latency of 8 bytes in shared memory, from rank 0 to rank 1.
+
+    The bound does not depend on the size of the collective.
+    """
 
     name: Final = "flag"
     is_ours: Final = False

@@ -33,10 +33,10 @@ def sample(
     renew: Callable[[], Any] | None = None,
     row: int = 1,
 ) -> Samples:
-    """The seconds that `call` takes on this rank, one value for each iteration.
+    """Time `call` on this rank; return the seconds of each iteration as a float64 array of length `iterations`.
 
-    `renew`, if given, writes the input again before each barrier. `row`: how many calls follow one another in each
-    iteration; the iteration's value is the mean of their times.
+    Before each iteration, `barrier` is called, outside the timed part. `renew`, if not None, is called before that, to
+    write the input data again. An iteration makes `row` calls, and its value is their mean time.
     """
     many = call if row == 1 else _in_a_row(call, row)
     clock = time.perf_counter_ns
@@ -72,7 +72,7 @@ def elapsed(
     renew: Callable[[], Any] | None = None,
     row: int = 1,
 ) -> float:
-    """Seconds of all iterations together, barriers included; the arguments are those of `sample`."""
+    """Run the same loop as `sample`, with the same arguments; return the seconds that it takes, with barriers."""
     start = time.perf_counter()
     sample(call, barrier, iterations, renew, row)
     return time.perf_counter() - start
@@ -80,7 +80,10 @@ def elapsed(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The length of one turn, in which one system is timed: seconds, and the fewest and most iterations."""
+    """How long one library is timed before the next one is: for `seconds`, with `fewest` to `most` iterations.
+
+    The benchmark times several libraries in alternation. One uninterrupted measurement of one library is called a turn.
+    """
 
     seconds: float
     fewest: int
@@ -88,13 +91,17 @@ class Pace:
 
     @staticmethod
     def of(budget: float, rounds: int) -> Pace:
-        """The length of each turn (in which one system is timed) if `rounds` turns share `budget` seconds equally."""
+        """Return the length of a turn if `rounds` turns together may take `budget` seconds.
+
+        A turn is one uninterrupted measurement of one library, before the benchmark times the next one.
+        """
         return Pace(budget / rounds, max(3, math.ceil(FEWEST / rounds)), max(3, MOST // rounds))
 
     def iterations(self, attempt: Callable[[int], float]) -> int:
-        """The number of iterations that fit into a turn, in which one system is timed.
+        """Return how many iterations fit into one turn, the time in which one library is measured without interruption.
 
-        `attempt(n)` runs n iterations and returns their seconds; the returned value must be the same on all ranks.
+        `attempt(n)` runs n iterations and returns the seconds that they took. It must return the same value on all
+        ranks.
         """
         tried = _FIRST
         while (seconds := attempt(tried)) < _ENOUGH * self.seconds and tried < self.most // 4:
@@ -104,7 +111,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Statistics of a series of times, in seconds; `median` is the time that the benchmark reports first."""
+    """Statistics of a series of times, all in seconds. `p99` is the 99th percentile."""
 
     median: float
     mean: float
@@ -125,15 +132,16 @@ class Times:
 
 
 def ratio(ours: Sequence[Samples], theirs: Sequence[Samples], rounds: Sequence[int] | None = None) -> float:
-    """This library's time divided by another system's: the median of `quotients` in `rounds` (None: in all rounds).
+    """Return this library's time divided by another library's: the median of the ratios of the rounds `rounds`.
 
-    Both times of a round are measured within about a second, so a change of the machine's speed between rounds affects
-    both.
+    `ours` and `theirs` have the times of both libraries, an array for each round of measurement. If `rounds` is None,
+    all rounds count. In a round, both libraries are timed within about a second. So both times change alike if the
+    machine becomes slower between rounds.
     """
     each = quotients(ours, theirs)
     return float(np.median(each if rounds is None else [each[i] for i in rounds]))
 
 
 def quotients(ours: Sequence[Samples], theirs: Sequence[Samples]) -> list[float]:
-    """For each round, the median of this library's times divided by the median of the other system's."""
+    """Return, for each round of measurement, this library's median time divided by the other library's median time."""
     return [float(np.median(a) / np.median(b)) for a, b in zip(ours, theirs, strict=True)]

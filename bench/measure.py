@@ -25,14 +25,14 @@ AGAIN = 2  # untimed calls at the beginning of a turn: another contestant has ju
 
 
 class Unsupported(Exception):
-    """A contestant (a measured system) does not support this case; the exception's text gives the reason."""
+    """The measured library cannot run this collective with these arguments. The message has the reason."""
 
 
 class Contestant(Protocol):
-    """A system that can be timed on a case (a call of one size). Every rank calls every method.
+    """A library that the benchmark times, either this one or another such as Open MPI.
 
-    Only the values that methods return on rank 0 are used. `name`: the name of the system in the table of figures.
-    `is_ours`: whether the system is this library.
+    All ranks call every method, with the same arguments. Only the values that rank 0 gets are used. `name` is the
+    library's name in the output. `is_ours` is True for this library.
     """
 
     @property
@@ -41,30 +41,37 @@ class Contestant(Protocol):
     def is_ours(self) -> bool: ...
 
     def prepare(self, case: Case) -> None:
-        """Prepare the case (a call of one size), and make untimed first calls.
+        """Allocate the arrays for the collective `case`, and run it a few times without timing it.
 
-        Raises Unsupported on all ranks or on none.
+        Raises: Unsupported if the library does not support it, on all ranks or on none.
         """
 
     def wrong(self, case: Case, salt: int) -> int:
-        """Call once with input values chosen by `salt`; returns the number of wrong elements in all ranks' results."""
+        """Run the collective `case` once on test data; return the number of wrong elements in the results of all ranks.
+
+        `salt` selects the test data; each value gives other data.
+        """
 
     def iterations(self, pace: Pace) -> int:
-        """The number of iterations for which a turn, in which one system is timed, has time."""
+        """Return how many iterations fit into the time `pace.seconds`."""
 
     def turn(self, iterations: int) -> tuple[Samples, ...]:
-        """Time `iterations` calls; returns for every rank the seconds of each. Empty if nothing could be measured."""
+        """Run the measured collective `iterations` times; return an array of times in seconds for every rank.
+
+        The tuple is empty if nothing could be measured.
+        """
 
     def finish(self) -> None:
-        """Release the memory of the case that was measured."""
+        """Free the arrays that `prepare` has allocated."""
 
 
 @dataclass(slots=True)
 class Measurement:
-    """The measured times of one system on one case (a call of one size).
+    """The times of one library for one collective at one size.
 
-    `rounds`: for each round, the seconds of each iteration on its slowest rank. `ranks`: for each rank, the median of
-    its seconds. `wrong`: the number of wrong elements in results, None if results were not checked.
+    The benchmark times all libraries in turn, in several rounds. `rounds` has an array for each round, with the seconds
+    of each call on its slowest rank. `ranks` has each rank's median in seconds. `wrong` is the number of wrong elements
+    in the results, or None if they were not checked. `unsupported` is the reason why nothing was measured.
     """
 
     contestant: str
@@ -85,10 +92,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the benchmark's table: the algorithm that ran, and the figures of all measured systems, ours first.
+    """One line of the benchmark's output: the times of all libraries for one collective at one size.
 
-    `pings`: for each round, the times of a small message and of a short loop, before and after the round (see the
-    module `ping`).
+    `algorithm` is the algorithm that this library ran. `measurements` has the times of each library, by its name, those
+    of this library first. `pings` has two readings of the machine's speed for each round of measurement, taken before
+    and after the round (see the module `ping`).
     """
 
     case: Case
@@ -98,7 +106,10 @@ class Row:
 
     @property
     def ours(self) -> Measurement:
-        """This library's figures with which other systems are compared: those of its first form, in or out of place."""
+        """The times of this library with which those of other libraries are compared.
+
+        They are the out-of-place times if these were measured, otherwise the in-place times.
+        """
         return next(m for m in self.measurements.values() if m.is_ours and not m.unsupported)
 
     @property
@@ -107,11 +118,17 @@ class Row:
 
     @property
     def set_aside(self) -> list[int]:
-        """The numbers of the rounds that ratios omit, because the machine was faster or slower than in most rounds."""
+        """The indices of the rounds in which the machine was faster or slower than in most rounds.
+
+        These rounds do not count when libraries are compared.
+        """
         return sorted(set(range(len(self.pings))) - set(alike(self.pings)))
 
     def ratio(self, theirs: Measurement) -> float:
-        """This library's time divided by that of `theirs`, in the rounds that `set_aside` does not list."""
+        """Return this library's time divided by `theirs`, the time of another library for the same collective.
+
+        Rounds in which the machine was faster or slower than in most rounds do not count.
+        """
         return ratio(self.ours.rounds, theirs.rounds, alike(self.pings) if self.pings else None)
 
     @property
@@ -121,7 +138,10 @@ class Row:
 
 
 class Ours:
-    """This library as one of the systems to measure, called in place or out of place, on the arrays in `memory`."""
+    """Times this library, with the methods of `Contestant`.
+
+    `place` is "in-place" or "out-of-place": the form in which collectives are called. `memory` has the arrays.
+    """
 
     is_ours = True
 
@@ -176,7 +196,7 @@ class Ours:
 
 
 class Memory:
-    """The arrays for the case (a call of one size) that is being measured."""
+    """The input and output arrays for the collective that is being measured, so that they are allocated only once."""
 
     def __init__(self, comm: Communicator, plan: Plan) -> None:
         self._comm = comm
@@ -202,10 +222,12 @@ Note = Callable[[Case, str], None]  # called with the current step, to show prog
 def measure(
     comm: Communicator, plan: Plan, contestants: Sequence[Contestant], ping: Ping, case: Case, number: int, note: Note
 ) -> Row:
-    """Measure one case (a call of one size) with all systems, `contestants`; `number` counts the cases of the run.
+    """Time one collective at one size with all libraries in `contestants`, in turns; return all times.
 
-    Only on rank 0 the result has the figures of other systems. `plan`: how to measure. `ping` shows the speed of the
-    machine. `note` shows progress.
+    `comm` is this library's communicator. `plan` has the options, such as the number of rounds. `case` is the
+    collective and its size. `number` counts the measurements of this run of the benchmark, and selects the test data.
+    `ping` measures the speed of the machine before and after each round. `note` is called with messages about progress.
+    The times of other libraries are valid on rank 0 only.
     """
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
     iterations: dict[str, int] = {}

@@ -15,10 +15,10 @@ from collectives.rendezvous import Membership, Store, form, open_store, release
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """How long it takes to form a group, in seconds, for each round.
+    """How long the ranks took to find each other through a rendezvous store, in seconds, in each round of measurement.
 
-    `meet`: until every rank has the records that all ranks have written to the store. `init`: until `collectives.init`
-    has returned on all ranks.
+    `meet` ends when every rank has read what all other ranks have published in the store. `init` ends when
+    `collectives.init` has returned on all ranks.
     """
 
     store: str
@@ -28,7 +28,10 @@ class Meeting:
 
 
 def measure(place: Place, ranks: int, rounds: int, timeout: float) -> Meeting:
-    """Measure `meet` and `init`, each `rounds` times, with `ranks` ranks and one store. Raises CollectiveError."""
+    """Measure how long `ranks` threads take to find each other through the rendezvous store `place`.
+
+    Every time is measured `rounds` times. `timeout` is in seconds. Raises: CollectiveError.
+    """
     with Crowd(ranks) as crowd:
         meet = [_meet(crowd, place, timeout) for _ in range(rounds)]
         init = [_init(crowd, place, timeout) for _ in range(rounds)]

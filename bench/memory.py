@@ -32,10 +32,10 @@ LINKED: Final = 16  # ranks of the group in which all links are opened
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The result of one memory measurement.
+    """The result of a measurement of memory: how many bytes each rank's process used.
 
-    `ranks`: the bytes on each rank. `value`: the largest number in `ranks`. `bar`: the largest accepted value, in
-    bytes. `wrong`: the number of wrong elements in results.
+    `what` says what was measured, `how` the method. `ranks` has the bytes by rank, `value` the largest of them. `bar`
+    is the target, the largest accepted value. `wrong` is the number of wrong elements in the results of collectives.
     """
 
     what: str
@@ -48,7 +48,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One measurement of memory, made in new processes by the function called `name` in `collectives.bench.probes`."""
+    """A measurement of memory that the benchmark can make, in new processes, one for each of `ranks` ranks.
+
+    `name` is the function in `collectives.bench.probes` that measures. `what` says what is measured, `how` the method.
+    `bar` is the target, the largest accepted value in bytes.
+    """
 
     name: str
     what: str
@@ -60,7 +64,10 @@ class Probe:
 
 
 def probes(plan: Plan, ranks: int) -> list[Probe]:
-    """All measurements of memory: allreduce on `ranks` ranks by `plan`; a communicator, a link, threads."""
+    """Return all measurements of memory that the benchmark makes: allreduces, a communicator, a connection, threads.
+
+    `plan` has the sizes and options of the allreduces, which run on `ranks` ranks.
+    """
     common = {"timeout": plan.timeout}
     segment = {"COLLECTIVES_SEGMENT": str(plan.segment)} if plan.segment else {}
     links = {**segment, **({"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {})}
@@ -110,7 +117,11 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
 
 
 def report(plan: Plan, ranks: int, screen: Screen) -> int:
-    """Make all measurements of memory and print them; returns 3 if one failed, else 1 if a result was wrong, else 0."""
+    """Make all measurements of memory and print them. Return the exit code of the command.
+
+    `plan` has the options, `ranks` the number of ranks, and `screen` says how to print. The code is 3 if a measurement
+    failed. Otherwise it is 1 if a result was wrong, else 0.
+    """
     console = screen.console()
     started = datetime.now(timezone.utc).astimezone()
     console.print(Text(f"# {'figure':>12} {'bar':>12}  {'':4}  what", style="bold"))
@@ -135,7 +146,10 @@ def report(plan: Plan, ranks: int, screen: Screen) -> int:
 
 
 def measure(probe: Probe) -> Figure | None:
-    """Make the measurement `probe` in new processes, one per rank. None if they failed; they have printed the error."""
+    """Make the measurement `probe` in new processes, one for each rank, and return its result.
+
+    Return None if a process failed. The process has then printed the error.
+    """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         result = Path(folder, "result.json")
         reported = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}

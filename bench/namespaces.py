@@ -22,9 +22,10 @@ _serial = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A network namespace that acts as a host.
+    """A network namespace that stands for a host in tests and benchmarks.
 
-    `namespace`: its name, for `ip netns exec`. `addresses`: maps the name of each interface to its address.
+    `namespace` is its name, for `ip netns exec`. `addresses` maps the names of its network interfaces to their IP
+    addresses.
     """
 
     namespace: str
@@ -32,12 +33,15 @@ class Host:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """The arguments to put before a command so that it runs on this host (a network namespace)."""
+        """The words to put before a command line to run the command in this network namespace."""
         return ("ip", "netns", "exec", self.namespace)
 
 
 def why_not(rate: str | None = None) -> str | None:
-    """The reason that namespaces, or links limited to `rate`, cannot be made here; None if they can be made."""
+    """Return None if network namespaces can be created on this machine, or the reason why they cannot, as text.
+
+    If `rate` is given, a bit rate such as "1gbit", test also whether links can be limited to it.
+    """
     for program in ("ip", "tc") if rate else ("ip",):
         if shutil.which(program) is None:
             return f"needs the {program} program: apt-get install iproute2"
@@ -58,10 +62,11 @@ def why_not(rate: str | None = None) -> str | None:
 
 @contextlib.contextmanager
 def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Sequence[str] = ()) -> Iterator[list[Host]]:
-    """A context with `count` hosts, each with one interface (net0, net1, …) on each of `networks`.
+    """A context manager that creates `count` network namespaces, which stand for hosts.
 
-    `networks`: for each network, an address with {} for the number of the host. `rates`: for each network, the bit rate
-    to which its interfaces are limited in each direction, as tc writes it (1gbit). Without `rates` there are no limits.
+    Each host has one interface (net0, net1, …) in each of `networks`, which are bridges. A network is given as the
+    address of its hosts, with {} in place of the host's number. `rates` has a bit rate for each network, as tc writes
+    it ("1gbit"), to which each interface is limited in both directions. Without `rates` there is no limit.
     """
     prefix = f"pc{os.getpid()}n{next(_serial)}"
     switch = f"{prefix}sw"
@@ -93,10 +98,11 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Seque
 
 @contextlib.contextmanager
 def bonded_hosts(count: int, rates: Sequence[str]) -> Iterator[list[Host]]:
-    """A context with `count` hosts; each has one address, that of its interface `bond`, reached over several links.
+    """A context manager that creates `count` network namespaces, which stand for hosts with several parallel links.
 
-    A host has one link for each of `rates`, limited to that rate. Each connection uses one link, chosen by a hash of
-    the connection's ports, as with bonded network cards or with equal-cost routes in a switched network.
+    There is one link for each of `rates`, limited to that bit rate. Each host has a single address, that of its
+    interface `bond`. Each connection uses one of the links, selected by a hash of its ports. Bonded network cards, and
+    equal-cost routes in a switched network, behave in the same way.
     """
     networks = [f"10.99.{net}.{{}}/24" for net in range(len(rates))]
     with hosts(count, networks, rates) as made:
@@ -128,10 +134,11 @@ def run_ranks(
     timeout: float = 60.0,
     environment: Mapping[str, str] | None = None,
 ) -> list[Ended]:
-    """Run Python with `arguments` on every rank of one job, rank r on the host placement[r].
+    """Run Python with the command-line arguments `arguments` as every rank of one job.
 
-    The job's rendezvous store is a directory that all hosts can access. Raises subprocess.TimeoutExpired if a rank has
-    not ended after `timeout` seconds; no process is left behind.
+    Rank r runs in the network namespace `placement[r]`. The ranks find each other through a directory that all can
+    access. Return the exit code and the output of each rank. Raises: subprocess.TimeoutExpired if a rank has not ended
+    after `timeout` seconds; then all processes are killed.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as files:
         settings = {**os.environ, "COLLECTIVES_SIZE": str(len(placement)), "COLLECTIVES_STORE": f"file://{folder}"}
@@ -163,7 +170,10 @@ def run_ranks(
 
 
 def set_kernel(host: Host, setting: str) -> None:
-    """Set a kernel parameter on one host, such as net.ipv4.tcp_notsent_lowat=131072. Raises ValueError on failure."""
+    """Set a kernel parameter in the network namespace `host`, such as "net.ipv4.tcp_notsent_lowat=131072".
+
+    Raises: ValueError if it cannot be set.
+    """
     command = [*host.enter, "sysctl", "-qw", setting]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or done.stderr:

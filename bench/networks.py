@@ -15,5 +15,5 @@ NETWORKS: Final = {
 
 
 def parameters(name: str) -> int:
-    """The number of trained parameters (weights and biases) of the network `name`."""
+    """Return the number of trainable parameters (weights and biases) of the neural network `name`."""
     return sum(wide * narrow + narrow for wide, narrow in pairwise(NETWORKS[name]))

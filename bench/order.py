@@ -11,9 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What ranks have to measure: the calls of `collectives`, at `sizes` in bytes.
+    """What the ranks of a benchmark have to measure: each of `collectives` at each of `sizes`, in bytes.
 
-    `budget`: the seconds for all measurements, or for each size, as the function that gets the order defines.
+    `transport` is the transport to use. `budget` is a time in seconds, for all measurements or for each size. The
+    function that takes this object says which.
     """
 
     collectives: tuple[str, ...]

@@ -25,9 +25,11 @@ _COMPUTING: Final = 2.0  # seconds of computation in a step, at most
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The measured training: a network of `layers` dense layers of `width` units, with `batch` samples on each rank.
+    """The neural network and the link with which training steps are measured on two hosts.
 
-    `rate`: the bit rate of the link between the hosts, as tc writes it (1gbit). `bucket`: the bytes of a bucket.
+    The network has `layers` dense layers of `width` units. Each rank has `batch` samples. `rate` is the bit rate of the
+    link between the hosts, as tc writes it ("1gbit"). `bucket` is the size in bytes of the buckets in which gradients
+    are reduced. `steps` is the number of training steps.
     """
 
     rate: str
@@ -45,7 +47,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """When the exchange of one bucket of gradients started and finished, in seconds from the step's beginning."""
+    """When the allreduce of one bucket of gradients started and finished.
+
+    Both times are in seconds from the start of the training step.
+    """
 
     number: int
     started: float
@@ -54,9 +59,11 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One training step on one rank. `way`: how gradients are exchanged: in buckets, in one call, or not at all.
+    """One training step on one rank.
 
-    `seconds`: the time of the whole step. `backward`: the part of it until backpropagation ends, in seconds.
+    `way` says how the gradients were summed over the ranks: "bucketed", "fused" (one allreduce for all) or "none" (not
+    at all). `seconds` is the time of the whole step, `backward` the time until backpropagation ended. `buckets` has the
+    times of the allreduces.
     """
 
     way: str
@@ -71,25 +78,31 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """All training steps that were measured. `ranks`: for each rank, its steps in the order in which they ran."""
+    """All measured training steps. `ranks` has the steps of each rank, in the order in which they ran."""
 
     setting: Setting
     ranks: tuple[tuple[Step, ...], ...]
 
     def times(self, way: str) -> list[float]:
-        """The seconds of each step that exchanged gradients in the form `way`, on the slower of the two ranks."""
+        """Return the seconds of each training step whose gradients were summed in the mode `way`.
+
+        The slower of the two ranks counts. The modes are "bucketed", "fused" and "none".
+        """
         each = ([step.seconds for step in rank if step.way == way] for rank in self.ranks)
         return [max(pair) for pair in zip(*each, strict=True)]
 
     @property
     def gain(self) -> float:
-        """The fraction of a training step's time that buckets save, compared with one call for all gradients."""
+        """The fraction of a training step's time that one allreduce per bucket saves, compared with a single one."""
         pairs = zip(self.times("bucketed"), self.times("fused"), strict=True)
         return 1 - median(bucketed / fused for bucketed, fused in pairs)
 
     @property
     def leads(self) -> list[float]:
-        """For every step with buckets, the seconds from the start of the first bucket to the end of backpropagation."""
+        """How long before the end of backpropagation the first allreduce of a bucket started, in seconds.
+
+        There is one value for every step and rank that used buckets.
+        """
         bucketed = (step for rank in self.ranks for step in rank if step.way == "bucketed")
         return [step.backward - step.buckets[0].started for step in bucketed]
 
@@ -102,10 +115,11 @@ class Overlap:
 
 
 def measure(setting: Setting, rate: float) -> Overlap:
-    """Measure training steps on two hosts (network namespaces) with a slow link between them.
+    """Measure training steps on two hosts, which are network namespaces of this machine with a slow link between them.
 
-    `rate`: the rate of the link in bytes a second, from which the time limit is computed. Raises RuntimeError if a rank
-    failed; subprocess.SubprocessError or OSError if the hosts could not be made.
+    `setting` has the neural network and the link. `rate` is the rate of the link in bytes per second, from which the
+    time limit is computed. Raises: RuntimeError if a rank failed; subprocess.SubprocessError or OSError if the
+    namespaces could not be created.
     """
     longest = setting.steps * (len(WAYS) * _COMPUTING + 4 * setting.nbytes / rate)
     with hosts(RANKS, rates=[setting.rate]) as made:

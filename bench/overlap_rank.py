@@ -24,7 +24,7 @@ _TIMEOUT: Final = 120.0
 
 
 class Network:
-    """A network of dense layers, with this rank's own training samples."""
+    """A neural network of dense layers, with the training samples of this rank."""
 
     def __init__(self, setting: Setting, rank: int) -> None:
         random, mine = np.random.default_rng(1), np.random.default_rng([2, rank])
@@ -33,9 +33,10 @@ class Network:
         self.samples = tf.constant(mine.normal(0, 1, (setting.batch, setting.width)), tf.float32)
 
     def stepping(self, exchange: GradientExchange | None) -> Any:
-        """A compiled function that runs a training step; it returns when backpropagation ended, and the gradients.
+        """Return a compiled TensorFlow function that runs one training step.
 
-        `exchange`: the hook that exchanges the gradients; None: they stay local.
+        The function returns the time at which backpropagation ended, and the gradients. `exchange` is the gradient hook
+        that sums the gradients over all ranks; with None, they stay local.
         """
 
         @tf.function(autograph=False)
@@ -97,7 +98,10 @@ def _check(comm: collectives.Communicator, gradients: dict[str, list[Any]]) -> N
 
 
 def main() -> None:
-    """Measure training steps: read the settings as JSON from the first argument, and print the steps' times as JSON."""
+    """The main function of one rank's process: measure training steps.
+
+    It reads the settings as JSON from the first command-line argument, and prints the times of the steps as JSON.
+    """
     print(json.dumps([asdict(step) for step in run(Setting(**json.loads(sys.argv[1])))]))
 
 

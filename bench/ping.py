@@ -40,10 +40,11 @@ _LINES: Final = (0, 16)  # the words that ranks 0 and 1 write: neither on one ca
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Times, in seconds, that show how fast the machine is: from rank 0 to rank 1, and of a loop on their cores.
+    """Three times, in seconds, that show how fast the machine is at the moment.
 
-    `flag`: 8 bytes one way through shared memory; None if ranks have no shared memory. `link`: a message of 8 bytes one
-    way, by `send` and `recv`. `core`: a short loop that both ranks run at the same time; the slower rank's time.
+    `flag` is the latency of 8 bytes in shared memory from rank 0 to rank 1; None if these ranks have no shared memory.
+    `link` is the latency of a message of 8 bytes, with `send` and `recv`. `core` is the time of a short loop that both
+    ranks run at the same time, on the slower of them.
     """
 
     flag: float | None
@@ -52,15 +53,15 @@ class Reading:
 
     @property
     def ping(self) -> float | None:
-        """The time that shows whether the machine is in a faster or a slower state.
-
-        `flag` if it was measured, otherwise `link`.
-        """
+        """The latency in seconds that shows how fast the machine is: `flag` if it was measured, otherwise `link`."""
         return self.flag if self.flag is not None else self.link
 
 
 class Ping:
-    """Measures the times in `Reading` on ranks 0 and 1 of a communicator. All ranks must call every method."""
+    """Measures how fast the machine is, by the latency between ranks 0 and 1 and by a short loop on both.
+
+    All ranks of the communicator must call every method.
+    """
 
     def __init__(self, comm: Communicator) -> None:
         self._comm: Final = comm
@@ -71,13 +72,13 @@ class Ping:
 
     @property
     def has_flags(self) -> bool:
-        """Whether all ranks map the same memory, by which they can pass a flag; every rank gets the same answer."""
+        """Whether all ranks map the same memory, so that its latency can be measured. All ranks get the same answer."""
         return self._flags is not None
 
     def read(self) -> Reading:
-        """Measure the times in `Reading` once. Only the result on rank 0 is valid.
+        """Measure once how fast the machine is: two latencies between ranks 0 and 1, and the time of a short loop.
 
-        Raises CollectiveError, TimeoutError.
+        The result is valid on rank 0 only. Raises: CollectiveError, TimeoutError.
         """
         comm = self._comm
         if comm.size == 1:
@@ -90,9 +91,10 @@ class Ping:
         return Reading(median(hops) if hops else None, median(links) if links else None, core)
 
     def flags(self, trips: int) -> list[float]:
-        """Time `trips` round trips of a flag (8 bytes in shared memory); returns half of each, in seconds, on rank 0.
+        """Measure the latency of 8 bytes in shared memory `trips` times, by round trips between ranks 0 and 1.
 
-        Returns an empty list on the other ranks, and on all ranks if they have no shared memory.
+        Rank 0 returns a list of latencies in seconds, each half of a round trip. The list is empty on other ranks, and
+        if the ranks have no shared memory.
         """
         self._comm.barrier()
         found = self._hops(trips)
@@ -154,11 +156,14 @@ def _loop() -> None:
 
 
 def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
-    """The indices of the rounds in which the machine was equally fast. `pings`: readings before and after each round.
+    """Return the indices of the rounds of measurement in which the machine was equally fast.
 
-    In these rounds every ping (the time of a small message) differs from the median by at most the factor `FACTOR`, and
-    every time of the loop by at most `CORE_FACTOR`. A value missing from a reading excludes no round. If fewer than
-    `FEWEST` rounds would be left, all are returned.
+    `pings` has two readings of the machine's speed for each round, taken before and after it. A reading has the latency
+    between two ranks, and the time of a short loop. In the returned rounds, the latency differs from the median by at
+    most the factor `FACTOR`. The time of the loop differs from its median by at most the factor `CORE_FACTOR`.
+
+    If a reading lacks a time, that time excludes no round. If fewer than `FEWEST` rounds remain, all rounds are
+    returned.
     """
     rounds = range(len(pings))
     near = _steady([[r.ping for r in pair] for pair in pings], FACTOR)
@@ -177,6 +182,9 @@ def _steady(figures: Sequence[Sequence[float | None]], factor: float) -> list[bo
 
 
 def mode(pings: Sequence[tuple[Reading, Reading]]) -> str:
-    """Returns "near" if the median `flag` time shows that ranks 0 and 1 share a cache, else "far"; "" without times."""
+    """Return "near" if ranks 0 and 1 run on cores that share a cache, "far" if not, and "" if it is unknown.
+
+    The median latency of shared memory decides. `pings` has two readings of this latency for each round of measurement.
+    """
     flags = [r.flag for pair in pings for r in pair if r.flag is not None]
     return "" if not flags else "near" if median(flags) < NEAR else "far"

@@ -28,7 +28,7 @@ OPS: Final = tuple(_engine.OPS)
 
 @dataclass(frozen=True, slots=True)
 class PeerPlan:
-    """Another system (such as Open MPI) to measure in turns with this library, and the interpreter that has it."""
+    """Another library to measure, such as Open MPI, and the Python interpreter in which it is installed."""
 
     name: str
     python: str
@@ -36,18 +36,21 @@ class PeerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run of the benchmark measures.
+    """The options of one run of the benchmark: what is measured, and how.
 
-    "all" as a dtype, op or algorithm stands for all that fit the other choices.
+    Every combination of `collectives`, `sizes` (in bytes), `dtypes` and `ops` is measured. "all" as a dtype, op or
+    algorithm stands for all that are possible. `traces` are models whose gradients are reduced, instead of arrays of
+    the given sizes. Each model is measured with one allreduce per gradient, and with gradients joined in buckets of
+    `bucket` bytes.
 
-    `places`: the wanted forms of calls, "out-of-place" and "in-place"; forms that a collective does not have are
-    skipped. `usual`: measure only the first remaining form. `iterations`: how many calls of each form are measured in
-    each line of the table; None: as many as fit into `budget` seconds. `rounds`: how often all systems take turns.
-    `limits`: names of lower limits of a collective's time, such as a plain copy, to measure (see limits.py). `peers`:
-    other systems. `addresses`: as in `collectives run`, for the ranks of all systems. `renew`: every rank writes its
-    input before each call, outside the timed part. `row`: the number of consecutive calls without a barrier between
-    them. `traces`: models whose gradients replace `sizes`. Each model is measured twice: with one call for each
-    gradient, and with gradients fused into buckets of `bucket` bytes.
+    `places` are the forms of call to measure, "out-of-place" and "in-place"; `usual` restricts them to one form for
+    each collective. `buffers` is "plain" for NumPy arrays, "shared" for arrays from `comm.empty`. `peers` are other
+    libraries to measure, and `limits` lower bounds such as the time of a plain copy (see limits.py).
+
+    `iterations` is the number of calls to time; if None, as many as fit into `budget` seconds. `rounds` is the number
+    of rounds, in each of which all libraries are timed in turn. If `renew`, every rank writes its input again before
+    each call, outside the timed part. `row` is the number of calls without a barrier between them. `addresses` is the
+    option of `collectives run`.
     """
 
     collectives: tuple[str, ...]
@@ -89,12 +92,18 @@ class Plan:
 
     @property
     def fingerprint(self) -> int:
-        """A checksum of the plan, to check that all ranks have the same plan. It ignores the names of output files."""
+        """A checksum of the options of the benchmark, by which ranks check that they have the same options.
+
+        The names of output files do not count.
+        """
         return zlib.crc32(replace(self, json=None, plot=None).to_json().encode())
 
 
 def load(modules: tuple[str, ...], folder: str) -> None:
-    """Import the user's `modules`, which register algorithms; adds `folder` to the import path. Raises ValueError."""
+    """Import the Python modules `modules`, with which the user registers algorithms of their own.
+
+    The directory `folder` is added to `sys.path` first. Raises: ValueError if a module cannot be imported.
+    """
     if folder not in sys.path:
         sys.path.append(folder)
     for module in modules:
@@ -105,9 +114,10 @@ def load(modules: tuple[str, ...], folder: str) -> None:
 
 
 def cases(plan: Plan, ranks: int) -> list[Case]:
-    """The cases (calls of one size) to measure, in the table's order.
+    """Return the measurements that `plan` asks for, in the order in which they are made and printed.
 
-    ValueError for unknown names and impossible combinations.
+    Each is one collective at one size on `ranks` ranks. Raises: ValueError for unknown names, and for combinations that
+    are impossible.
     """
     found = list(dict.fromkeys(_cases(plan, ranks)))
     if not found:
@@ -189,13 +199,16 @@ def _algorithms(plan: Plan, collective: str, ranks: int) -> tuple[str, ...]:
 
 
 def places(plan: Plan, kind: Kind) -> tuple[str, ...]:
-    """The forms of the call, "out-of-place" or "in-place", in which the collective `kind` is measured."""
+    """Return the forms in which `plan` asks to measure the collective `kind`: "out-of-place", "in-place" or both."""
     found = tuple(place for place in kind.places if place in plan.places)
     return found[:1] if plan.usual else found
 
 
 def memory_needed(plan: Plan, ranks: int) -> int:
-    """The most bytes that the arrays of `ranks` ranks on this machine take at any one time of the run."""
+    """Return the largest number of bytes that all arrays of a run of the benchmark use at the same time.
+
+    `plan` says what is measured. All `ranks` ranks are on one machine.
+    """
     each = 0
     for case in cases(plan, ranks):
         arrays = 2 if OUT_OF_PLACE in places(plan, case.kind) else 1

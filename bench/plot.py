@@ -23,7 +23,11 @@ _PANELS: Final = (("time, median (us)", "seconds", 1e6), ("bus bandwidth (GB/s)"
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line of the plot: one system on one collective, dtype, op and algorithm; a point for each size, ascending."""
+    """One line of a plot: the times of one library for one collective, dtype, op and algorithm, at all measured sizes.
+
+    `points` are ascending by size. Each has the size in bytes, the median time in seconds, and the bus bandwidth in
+    GB/s.
+    """
 
     label: str
     contestant: str
@@ -31,9 +35,10 @@ class Curve:
 
 
 def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
-    """The lines of each plot, by the plot's title: the collective, with --trace also the model.
+    """Return the lines of each plot, by the plot's title.
 
-    Cases of 0 bytes are omitted.
+    `results` are the results of the benchmark, as its JSON file has them. There is one plot for each collective, or
+    model if gradients were measured. Collectives of 0 bytes are omitted.
     """
     found: dict[str, dict[tuple[str, str], list[tuple[int, float, float]]]] = {}
     results = [r for r in results if r["bytes"]]
@@ -61,9 +66,9 @@ def _label(result: dict[str, Any], name: str, results: list[dict[str, Any]]) -> 
 
 
 def plot(document: dict[str, Any], file: str | os.PathLike[str]) -> None:
-    """Draw the results `document` of a run into `file`, whose suffix sets the format.
+    """Draw the results of a benchmark run into `file`, whose suffix selects the format, such as .png.
 
-    OSError; ImportError without matplotlib.
+    `document` is the JSON document of the run. Raises: OSError; ImportError if matplotlib is not installed.
     """
     require()
     from matplotlib.figure import Figure

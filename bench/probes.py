@@ -27,19 +27,22 @@ from collectives.schedule.form import Recv, Reduce, Send
 
 
 class CannotReset(Exception):
-    """The kernel does not let this process reset its peak of resident memory."""
+    """The kernel does not let this process reset the peak of its resident memory (VmHWM)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A measured use of memory: `ranks` has the bytes by rank, `wrong` the number of wrong elements on all ranks."""
+    """The result of measuring memory: `ranks` has the bytes of each rank, by rank.
+
+    `wrong` is the number of wrong elements in the results of collectives, on all ranks together.
+    """
 
     ranks: list[int]
     wrong: int = 0
 
 
 class Peak:
-    """Measures by how much the peak of resident memory exceeds the resident memory at the time the object was made."""
+    """Measures the rise of resident memory: the peak since this object was created, minus the value at that time."""
 
     def __init__(self) -> None:
         """Reset the kernel's record of the peak. Raises CannotReset if the kernel keeps the old one."""
@@ -54,7 +57,10 @@ class Peak:
 
 
 def allreduce(nbytes: int, buffers: str, algorithm: str, timeout: float) -> Found:
-    """Measures the memory that one allreduce in place needs, the first call of its communicator."""
+    """Measure the memory that the first allreduce of a communicator needs, on an array of `nbytes` bytes, in place.
+
+    `buffers` is "plain" for a NumPy array, "shared" for one from `comm.empty`. `timeout` is in seconds.
+    """
     with collectives.init(timeout=timeout) as comm:
         count = max(1, nbytes // 4)
         x = comm.empty(count, "float32") if buffers == "shared" else np.empty(count, np.float32)
@@ -69,7 +75,10 @@ def allreduce(nbytes: int, buffers: str, algorithm: str, timeout: float) -> Foun
 
 
 def communicator(timeout: float) -> Found:
-    """Measures the peak memory of a communicator that opens links to all ranks and runs an allreduce."""
+    """Measure the peak memory of a communicator that connects to all ranks and runs an allreduce.
+
+    `timeout` is in seconds.
+    """
     x = np.ones(1 << 18, np.float32)
     with collectives.init("memory://alone", rank=0, size=1, name="alone") as alone:
         alone.allreduce(x, out=x)  # loads the code
@@ -105,7 +114,7 @@ def link(timeout: float) -> Found:
 
 
 def threads(ranks: int, timeout: float) -> Found:
-    """Measures the memory of a process whose threads are the ranks."""
+    """Measure the memory of one process whose threads are the `ranks` ranks of a job. `timeout` is in seconds."""
     wrong = [1] * ranks
 
     def rank(number: int) -> None:
@@ -138,7 +147,7 @@ _PROBES: Final[dict[str, Callable[..., Found]]] = {
 
 
 def main() -> None:
-    """The entry point of a process that `collectives.bench.memory` has started."""
+    """The main function of a process that `collectives.bench.memory` has started to measure memory."""
     reported: dict[str, Any] = json.loads(sys.argv[1])
     try:
         found = _PROBES[reported["probe"]](**reported["options"])

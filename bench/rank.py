@@ -33,10 +33,11 @@ from collectives.bench.report import Progress, Screen, Table
 
 
 def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
-    """Run the plan as one rank of the job that environment variables describe; returns the exit code.
+    """Run the benchmark `plan` as one rank of a job, and return the exit code.
 
-    `folder`: a directory for files of the other systems, closed to other users; unused if the plan has no other system.
-    Raises CollectiveError, ValueError, OSError.
+    Environment variables give the rank and the size of the job. `screen` says how to print. `store` is the URL of the
+    store through which the ranks find each other. `folder` is a private directory for files of the other libraries that
+    are measured. Raises: CollectiveError, ValueError, OSError.
     """
     with collectives.init(store, transport=plan.transport, timeout=plan.timeout, segment=plan.segment) as comm:
         if not agree(comm, plan.fingerprint):
@@ -107,7 +108,7 @@ class _Session:
         self.table.row(row)
 
     def finish(self) -> int:
-        """Print the end of the table of results; returns the exit code of the benchmark."""
+        """Print the last lines of the output, and return the exit code of the benchmark."""
         self.complete = True
         self.table.foot(time.monotonic() - self.clock)
         return REFUTED if any(row.wrong for row in self.rows) else 0
@@ -127,14 +128,14 @@ def _nobody(_case: Case, _what: str) -> None:
 
 
 def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
-    """Run the plan by `run`; if it raises an error, print the error in one line. Returns the exit code."""
+    """Run the benchmark `plan` as one rank, and return the exit code. An error is printed in one line, not raised."""
     return exits.guarded("collectives bench", partial(run, plan, screen, store, folder))
 
 
 def main() -> None:
-    """The entry point of a rank's process that `collectives.bench.start` has started.
+    """The main function of a rank's process. `collectives.bench.start` starts one process for each rank.
 
-    The first argument is a plan as JSON.
+    The first command-line argument has the options of the benchmark as JSON.
     """
     result = json.loads(sys.argv[1])
     plan = Plan.from_json(result["plan"])

@@ -33,9 +33,10 @@ Versions = Mapping[str, Mapping[str, str]]  # by system, the versions of its pac
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """How to print; `colour` and `progress`: whether the user's terminal can show colours and a progress line.
+    """How the benchmark prints its results.
 
-    `table`: whether to print the table of results.
+    `colour` and `progress` tell whether the terminal can show colours and a line with the progress. `table` tells
+    whether to print results at all.
     """
 
     colour: bool = False
@@ -43,7 +44,7 @@ class Screen:
     table: bool = True
 
     def console(self) -> Console:
-        """An object of the package rich that prints to the standard output, with no limit to the length of lines."""
+        """Return a `Console` of the package rich that prints to the standard output and does not wrap lines."""
         return Console(
             force_terminal=self.colour, no_color=not self.colour, width=1000, highlight=False, soft_wrap=True
         )
@@ -58,7 +59,10 @@ class _Column:
 
 
 class Table:
-    """Writes the table of results to the standard output; one object for a run of the benchmark."""
+    """Prints the results of one run of the benchmark as a table, with one line for each measurement.
+
+    The table goes to the standard output.
+    """
 
     def __init__(self, plan: Plan, screen: Screen, todo: Sequence[Case]) -> None:
         self._plan: Final = plan
@@ -76,7 +80,11 @@ class Table:
         self._start: Final = time.monotonic()
 
     def head(self, title: str, group: Group, peers: Versions, started: datetime) -> None:
-        """Print a heading with `title` and the columns; before the first heading, also versions, hosts and options."""
+        """Print the heading `title` and the names of the columns of the table of results.
+
+        Before the first heading, also print versions, hosts and options. `group` has the properties of all ranks and
+        hosts, `peers` the versions of other libraries. `started` is the time at which the benchmark began.
+        """
         self._progress.clear()
         for line in () if self._begun else _preamble(self._plan, group, peers, started):
             self._print(Text("# " + line, style="dim"))
@@ -126,10 +134,7 @@ class Table:
         self._print(Text(f"# Took                 : {seconds:.1f} s", style="dim"))
 
     def note(self, case: Case, what: str) -> None:
-        """Show the current step of the measurement, on a terminal only.
-
-        `case`: the call that is measured. `what`: the step.
-        """
+        """Show what is being measured now, on a terminal only: the collective `case` and the current step `what`."""
         title = case.trace or case.collective
         call = f"{title} {sizes.text(case.nbytes)} {case.dtype} {case.algorithm}: {what}"
         self._progress.show(f"{remaining(self._done, self._total, time.monotonic() - self._start)}  {call}")
@@ -216,7 +221,10 @@ class Table:
 
 
 class Progress:
-    """Shows the current step in one line on the standard error, and erases it at the end. Silent without a terminal."""
+    """A line on the standard error that shows the current step and is erased at the end.
+
+    Without a terminal, nothing is shown.
+    """
 
     def __init__(self, wanted: bool) -> None:
         self._wanted: Final = wanted
@@ -236,7 +244,7 @@ class Progress:
 
 
 def remaining(done: int, total: int, seconds: float) -> str:
-    """Text such as "3 of 8, about 40 s left"; `done` steps of `total` took `seconds` so far."""
+    """Return a text such as "3 of 8, about 40 s left", if `done` of `total` steps have taken `seconds` so far."""
     where = f"{min(done + 1, total)} of {total}"
     if done == 0:
         return where
@@ -245,7 +253,10 @@ def remaining(done: int, total: int, seconds: float) -> str:
 
 
 def microseconds(seconds: float) -> str:
-    """The time as text, in microseconds, with as many decimals as in nccl-tests: 2, 1 from 100 us, 0 from 10000 us."""
+    """Return `seconds` as text, in microseconds, rounded as nccl-tests does.
+
+    There are two decimals below 100 us, one below 10000 us, and none above.
+    """
     value = seconds * 1e6
     decimals = 2 if value < 100 else 1 if value < 10000 else 0
     return f"{value:.{decimals}f}"

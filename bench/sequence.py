@@ -22,10 +22,10 @@ One = Callable[[Case, Any, Any], Bound]
 
 
 def bind(case: Case, inp: Any, out: Any, one: One, memory: Callable[[int, Any], Any] = np.zeros) -> Bound:
-    """Returns a function that runs `case`, an allreduce of many gradients, and the array of its result: `inp` or `out`.
+    """Return a function that runs the allreduces of many gradients, described by `case`, and the array of the results.
 
-    `one(case, input, output)` returns such a function and array for an allreduce of one array, possibly in place.
-    `memory(elements, dtype)` allocates the buckets.
+    The array is `inp` or `out`. `one(case, input, output)` returns such a function and array for a single allreduce.
+    `memory(elements, dtype)` allocates the buckets in which gradients are joined.
     """
     if not case.parts:
         return one(case, inp, out)

@@ -19,9 +19,10 @@ from collectives.bench.values import Array
 
 
 def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
-    """Memory of `nbytes` zeros that every rank maps; None on all ranks if any rank cannot map it.
+    """Allocate `nbytes` bytes of memory that all ranks map, filled with zeros. All ranks must call this.
 
-    All ranks must call this function. A rank unmaps the memory when its last reference to the result goes.
+    Return None on all ranks if one of them cannot map the memory. The memory is unmapped when the returned object is no
+    longer referenced.
     """
     with contextlib.ExitStack() as stack:
         descriptor = -1
@@ -60,7 +61,10 @@ def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
 
 
 def array(memory: mmap.mmap, dtype: Any, offset: int, elements: int) -> Array:
-    """An array of `elements` elements, `offset` bytes into `memory`. The memory stays mapped while the array exists."""
+    """Return a NumPy array of `elements` elements that begins at byte `offset` of `memory`.
+
+    The memory stays mapped as long as the array exists.
+    """
     return np.frombuffer(memory, dtype, elements, offset)
 
 

@@ -33,7 +33,7 @@ _SHARED: Final = 10  # a rank must end fewer of the counted rounds than this on 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A measurement with `ranks` ranks on two cores; `beside`: whether a busy program also runs on one of the cores."""
+    """A measurement with `ranks` ranks on two cores. If `beside`, a busy program also runs on one of the cores."""
 
     name: str
     ranks: int
@@ -48,7 +48,11 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """For each rank: its sleeps per call in the median round, and in how many rounds it ended on the busy core."""
+    """The result of a measurement, with one value for each rank.
+
+    `slept` is how often the rank's thread slept (voluntary context switches) per call, in the median round.
+    `on_busy_core` is the number of rounds after which the rank was on the core of the busy program.
+    """
 
     slept: list[float]
     on_busy_core: list[int]
@@ -59,9 +63,10 @@ class Found:
 
 
 def measure(case: Case) -> Found:
-    """Count the sleeps of ranks in one case.
+    """Count how often the threads of ranks sleep during collectives, in the situation `case`.
 
-    StartError, OSError; RuntimeError if a rank failed or only one core is usable.
+    Raises: StartError or OSError if a process cannot be started; RuntimeError if a rank failed or there is only one
+    core.
     """
     if len(os.sched_getaffinity(0)) < _CORES:
         raise RuntimeError(f"this needs {_CORES} cores")
@@ -71,7 +76,11 @@ def measure(case: Case) -> Found:
 
 
 def run(beside: bool) -> dict[str, Any] | None:
-    """One rank's part of `measure`; returns the results of all ranks on rank 0, and None on other ranks."""
+    """Count how often this rank's thread sleeps during collectives, as one rank of a job.
+
+    Rank 0 returns the results of all ranks, the other ranks return None. If `beside`, rank 0 starts a busy program on
+    one of the cores.
+    """
     cores = sorted(os.sched_getaffinity(0))[:_CORES]
     os.sched_setaffinity(0, cores)
     with collectives.init() as comm:
@@ -136,5 +145,5 @@ def _core() -> int:
 
 
 def main() -> None:
-    """The entry point of a rank's process that `measure` has started."""
+    """The main function of a rank's process. `measure` starts one process for each rank."""
     answering("collectives bench sharing", lambda reported: run(bool(reported["beside"])))

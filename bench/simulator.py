@@ -26,16 +26,17 @@ BOUNDS: Final = (2, 25)  # iterations of a case in a pass
 
 
 def measure(order: Order, ranks: int) -> list[Measured]:
-    """Start `ranks` ranks, which measure for about `order.budget` seconds; returns each measured call with its seconds.
+    """Measure the collectives and sizes in `order` on `ranks` ranks of this machine, with every algorithm.
 
-    Raises StartError, OSError; RuntimeError if a rank failed.
+    Return each collective, algorithm and size with its time in seconds. `order.budget` is about the time for all, in
+    seconds. Raises: StartError or OSError if a process cannot be started; RuntimeError if a rank failed.
     """
     found = answer("collectives.bench.simulator", asdict(order), ranks, {"COLLECTIVES_CALIBRATE": "off"})
     return [Measured(Case(*case), seconds) for case, seconds in found]
 
 
 def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
-    """For each measured call, its shortest time in several measurements."""
+    """Return, for each collective, algorithm and size, the shortest time in several measurements."""
     found: dict[Case, float] = {}
     for measured in several:
         for case, seconds in measured:
@@ -44,7 +45,10 @@ def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
 
 
 def run(order: Order) -> list[Any] | None:
-    """One rank's part of `measure`; on rank 0 returns each measured call with its seconds, on other ranks None."""
+    """Measure the collectives and sizes in `order` with every algorithm, as one rank of a job.
+
+    Rank 0 returns each collective, algorithm and size with its time in seconds. The other ranks return None.
+    """
     with collectives.init(transport=order.transport) as comm:
         reported = [json.loads(text) for text in comm._everyones(json.dumps(comm._linked.place.to_json()).encode())]
         cores = group_cores(comm._linked.place, [HostIdentity.from_json(value) for value in reported])
@@ -66,5 +70,5 @@ def run(order: Order) -> list[Any] | None:
 
 
 def main() -> None:
-    """The entry point of a rank's process that `measure` has started."""
+    """The main function of a rank's process. `measure` starts one process for each rank."""
     answering("collectives bench simulator", lambda reported: run(Order.from_json(reported)))

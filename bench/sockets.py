@@ -26,9 +26,9 @@ _HERE: Final = "127.0.0.1"
 
 
 class Ring:
-    """A ring of TCP connections, from each rank to the next. If there are only two ranks, they have one connection.
+    """TCP connections from each rank to the next, in a ring. Two ranks have a single connection.
 
-    All ranks of the communicator, at least two, must create their `Ring` together. Each rank closes its own.
+    All ranks of the communicator, at least two, must create the object together. Each rank must close it.
     """
 
     def __init__(self, comm: Communicator, addresses: Sequence[str] = ()) -> None:
@@ -67,9 +67,10 @@ class Ring:
             self._kept: Final = stack.pop_all()
 
     def exchange(self, data: bytes | bytearray, into: bytes | bytearray, piece: int) -> None:
-        """Send `data` to the next rank, in writes of at most `piece` bytes; fill `into` from the previous rank.
+        """Send `data` to the next rank, and receive `len(into)` bytes from the previous rank into `into`.
 
-        Raises OSError: ConnectionError if a peer has closed its end, TimeoutError if no byte moves for ten seconds.
+        Each write has at most `piece` bytes. Raises: ConnectionError if a peer has closed its connection; TimeoutError
+        if no byte moves for ten seconds.
         """
         out, inp = self._out, self._in
         source, target = memoryview(data), memoryview(into)

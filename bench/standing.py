@@ -29,11 +29,11 @@ _BESIDES: Final = 0.35  # first estimate of the seconds that a figure takes beyo
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The result for one size: `ratio` is our time over that of the fastest other system, `best`.
+    """The comparison of this library with others for one collective at one message size.
 
-    `mode`: whether the cores share a cache (see `ping`). `bar`: the largest accepted ratio (target) in this mode.
-    `rounds`: the number of measured rounds. `set_aside`: how many of them do not count, because the machine was faster
-    or slower.
+    `ratio` is this library's time divided by that of the fastest other library, `best`. `bar` is the target, the
+    largest accepted ratio. `mode` is "near" if the cores share a cache, "far" if not. `rounds` is the number of rounds
+    of measurement. `set_aside` of them do not count, because the machine was faster or slower than in most rounds.
     """
 
     nbytes: int
@@ -47,7 +47,11 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the table of targets: a line and a range of sizes. `sizes` is empty if nothing could be compared."""
+    """The comparison of this library with others for one collective and a range of message sizes.
+
+    `line` has the collective and its targets, `band` the range. `sizes` has the comparison at each size; it is empty if
+    nothing could be compared.
+    """
 
     line: Line
     band: Band
@@ -69,9 +73,9 @@ class Cell:
 
 
 def cells(line: Line, documents: Sequence[dict[str, Any]]) -> list[Cell]:
-    """The cells of one line of the table of targets, computed from the results of its runs.
+    """Compare this library with others for the collective in `line`; return one result for each range of message sizes.
 
-    `documents`: these results, as the benchmark writes them as JSON.
+    `documents` are the JSON documents that the benchmark has written for this collective.
     """
     found: dict[int, list[dict[str, Any]]] = {}
     for result in (r for document in documents for r in document["results"]):
@@ -115,11 +119,12 @@ def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """All runs of the benchmark for one table of targets.
+    """Runs the benchmark as often as is needed to compare this library with others for all `lines`.
 
-    `run(plan, ranks)` makes one run, and returns its results, or None if it failed. `launches`: how often all processes
-    are started, each time for `rounds` rounds. `budget`: seconds for all runs together. `pythons`: the interpreter of
-    each other system. `say`: called with messages for the user. `renew`: whether ranks write their input before each
+    Each of `lines` is a collective with its targets. `run(plan, ranks)` runs the benchmark once, and returns its JSON
+    document, or None if it failed. All processes are started `launches` times, each time for `rounds` rounds of
+    measurement. `budget` is the time for everything, in seconds. `pythons` has the Python interpreter for each other
+    library, by name. `say` is called with messages for the user. If `renew`, ranks write their input again before each
     call.
     """
 
@@ -150,10 +155,10 @@ class Session:
         )
 
     def documents(self) -> dict[Setting, list[dict[str, Any]]]:
-        """Make all runs of the benchmark; returns the results of those that succeeded, by their `Setting`.
+        """Run the benchmark for all settings that the comparison of libraries needs.
 
-        A setting has the transport, the kind of arrays, the number of ranks, and how many calls follow one another
-        without a barrier.
+        Return the JSON documents of the runs that succeeded, by setting. A setting is a transport, a kind of arrays, a
+        number of ranks, and a number of calls without a barrier between them.
         """
         found: dict[Setting, list[dict[str, Any]]] = {}
         runs = list(product(range(self.launches), dict.fromkeys(line.setting for line in self.lines)))
@@ -175,5 +180,5 @@ class Session:
 
 
 def figures(plan: Plan) -> int:
-    """The number of figures in a run of the benchmark: measured calls times systems."""
+    """Return how many times `plan` measures: the number of collectives and sizes times the number of libraries."""
     return len(plan.collectives) * len(plan.sizes) * (1 + len(plan.peers))

@@ -27,10 +27,11 @@ _BOOT: Final = (
 
 
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
-    """Run the benchmark `plan` with `ranks` ranks; returns the exit code. Raises StartError, OSError.
+    """Run the benchmark `plan` with `ranks` ranks on this machine, and return the exit code.
 
-    `screen`: how to print. `store`: the URL of the store, "" for one of its own. `bind`: whether each rank is bound to
-    cores of its own.
+    `screen` says how to print. `store` is the URL of the store through which the ranks find each other; if empty, one
+    is made. If `bind`, each rank is bound to cores of its own. Raises: StartError or OSError if a rank cannot be
+    started.
     """
     task = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
     return processes("collectives.bench.rank", task, ranks, store=store, bind=bind, addresses=plan.addresses)
@@ -46,11 +47,14 @@ def processes(
     addresses: str = "random",
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run the function `main` of `module` in `ranks` processes, with `task` as a JSON argument; returns the exit code.
+    """Run the function `main` of the Python module `module` in `ranks` processes, and return the exit code.
 
-    `bind`: whether each rank is bound to cores of its own. `addresses`: as in `collectives run`. `environment`: more
-    environment variables. Raises StartError, OSError. If signal n interrupts this process, raises SystemExit with code
-    128 + n, whatever the exit codes of the ranks: an interrupted rank that has just started may fail in any way.
+    Each process is one rank of a job, and gets `task` as JSON in its first command-line argument. `store` is the URL of
+    the store through which the ranks find each other; if empty, one is made. If `bind`, each rank is bound to cores of
+    its own. `addresses` is the option of `collectives run`. `environment` has additional environment variables.
+
+    Raises: StartError or OSError if a process cannot be started. If signal n interrupts this process, SystemExit with
+    the code 128 + n, whatever the exit codes of the ranks.
     """
     command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(task)]
     outcome = launch(
@@ -70,9 +74,11 @@ def processes(
 
 
 def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
-    """Run the function `main` of `module`, which calls `answering`, in `ranks` processes; returns rank 0's result.
+    """Run the function `main` of the Python module `module` in `ranks` processes, and return what rank 0 answers.
 
-    Raises StartError, OSError, and RuntimeError if a rank failed.
+    Each process is one rank of a job, and gets `task` as JSON. Its `main` calls the function `answering`. `environment`
+    has additional environment variables. Raises: StartError or OSError if a process cannot be started; RuntimeError if
+    a rank failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         file = Path(folder) / "answer"
@@ -83,10 +89,10 @@ def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mappin
 
 
 def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
-    """Called by the function `main` of a module that `answer` starts: calls `run` with the task, then ends the process.
+    """Call `run` with the task of this process, send its result to the process that called `answer`, and exit.
 
-    On rank 0 `run` returns the value, of JSON types, that `answer` then returns; on other ranks it returns None. An
-    error that `run` raises is printed in a line that begins with `name`.
+    A module that `answer` starts calls this from its function `main`. On rank 0, `run` must return a value that JSON
+    can represent; on other ranks, None. An error that `run` raises is printed after `name`.
     """
     given = json.loads(sys.argv[1])
 

@@ -14,22 +14,25 @@ Shape = tuple[int, ...]
 
 
 def gradients(name: str) -> tuple[int, ...]:
-    """The number of elements of each gradient of the model `name`, in the order of backpropagation."""
+    """Return the number of elements of each gradient of the model `name`, in the order of backpropagation."""
     return tuple(math.prod(shape) for shape in reversed(shapes(name)))
 
 
 def shapes(name: str) -> list[Shape]:
-    """The shapes of the parameters of the model `name`. ValueError, with a list of the known models, for others."""
+    """Return the shapes of all parameters of the model `name`.
+
+    Raises: ValueError, with a list of the known models, if the name is unknown.
+    """
     if name not in TRACES:
         raise ValueError(f"there is no trace {name!r}; there are {', '.join(TRACES)}")
     return list(TRACES[name]())
 
 
 def buckets(parts: tuple[int, ...], most: int) -> list[tuple[int, int]]:
-    """Join consecutive gradients into buckets of at most `most` elements; a larger gradient is a bucket by itself.
+    """Join consecutive gradients in buckets of at most `most` elements. A larger gradient has a bucket to itself.
 
-    `parts`: the elements of each gradient. Returns for each bucket the index of its first gradient, and that of its
-    last gradient plus 1.
+    `parts` has the number of elements of each gradient. Return, for each bucket, the index of its first gradient and
+    that of its last gradient plus 1.
     """
     found: list[tuple[int, int]] = []
     first = held = 0

@@ -27,7 +27,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The inputs and result of a checked call, of at most `length` elements; `op` is "none" if nothing is reduced."""
+    """The test data for a collective: the inputs of all ranks, and the correct result.
+
+    `salt` selects the data. `op` is "none" if nothing is reduced. No array has more than `length` elements.
+    """
 
     dtype: np.dtype[Any]
     op: str
@@ -36,13 +39,16 @@ class Values:
     length: int
 
     def table(self, rank: int) -> Array:
-        """The values that fill the input of rank `rank`, again and again."""
+        """Return an array of at most `PERIOD` test values. The input of `rank` is this array, repeated."""
         if self.op == "avg" and rank == self.ranks - 1:
             return self._completing()
         return self._random(rank)
 
     def total(self, ranks: int | None = None) -> Array:
-        """The values that the right result repeats: those of the first `ranks` ranks (None: of all ranks), reduced."""
+        """Return the reduction of the arrays that `table` returns for the first `ranks` ranks.
+
+        If `ranks` is None, all ranks count. The correct result of a reduction is the returned array, repeated.
+        """
         if self.op == "avg":
             whole = self.table(0).astype(np.complex128)
             for rank in range(1, self.ranks):
@@ -84,33 +90,30 @@ class Values:
 
 
 def touched(array: Array) -> Array:
-    """Fill the array with ones, so that the kernel allocates its pages before anything is timed; returns the array.
+    """Fill `array` with ones, and return it, so that the kernel allocates its memory pages before anything is timed.
 
-    The array is not filled with zeros, because some memory stores zeros in half the time.
+    Zeros are avoided, because some memory stores zeros in half the time.
     """
     array.fill(1)
     return array
 
 
 def fill(array: Array, table: Array, phase: int = 0) -> None:
-    """Overwrite `array` with repetitions of `table`, beginning with the element `phase` of the table."""
+    """Overwrite `array` with repetitions of the array `table`, beginning with the element `phase` of `table`."""
     for part, values in _parts(array, table, phase):
         part[...] = values
 
 
 def spoil(array: Array, table: Array, phase: int = 0) -> None:
-    """Overwrite `array` so that every element differs from the value that `fill` would write there.
-
-    `table` and `phase` are those of `fill`.
-    """
+    """Overwrite `array` so that every element differs from what `fill(array, table, phase)` would write."""
     opposite = ~table if table.dtype == bool else (~table.view(np.uint8)).view(table.dtype)
     fill(array, opposite, phase)
 
 
 def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int:
-    """Count elements whose relative difference from the value `fill` would write exceeds `slack`; NaN always counts.
+    """Return the number of wrong elements in `array`; correct is what `fill(array, table, phase)` would write.
 
-    `table` and `phase` are those of `fill`.
+    An element is wrong if its relative error exceeds `slack`. NaN is always wrong.
     """
     bad = 0
     with np.errstate(all="ignore"):  # a wrong value may be anything
@@ -121,7 +124,10 @@ def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int
 
 
 def slack(dtype: np.dtype[Any], op: str, ranks: int) -> float:
-    """The allowed relative error of a result: 0, except for averages, where multiplying by 1/`ranks` may round."""
+    """Return the relative error that is allowed in a result: 0, unless `op` is "avg".
+
+    An average may have a rounding error, since it is multiplied by 1/`ranks`. `dtype` is the type of the elements.
+    """
     if op != "avg" or ranks & (ranks - 1) == 0:
         return 0.0
     return 2.0 ** {2: -7, 4: -22, 8: -51}[dtype.itemsize // (2 if dtype.kind == "c" else 1)]

@@ -29,12 +29,18 @@ _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, float]:
-    """Parse an option's `value`, such as "200mbit"; returns it in tc's notation, and as bytes a second."""
+    """Parse the value of a command-line option that is a bit rate, such as "200mbit".
+
+    Return it as text in the notation of the program tc, and in bytes per second.
+    """
     return _rate(value.lower())
 
 
 def rates(ctx: click.Context, param: click.Parameter, value: str) -> list[tuple[str, float]]:
-    """Parse an option's rates, separated by commas; returns each in tc's notation, and as bytes a second."""
+    """Parse the value of a command-line option that is a list of bit rates, separated by commas.
+
+    Return each as text in the notation of the program tc, and in bytes per second.
+    """
     return [_rate(text.strip()) for text in value.lower().split(",")]
 
 
@@ -93,7 +99,10 @@ def main(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Measure allreduce of float32 between hosts on slow links: its time, and the bytes sent. Needs root, ip and tc."""
+    """Measure the time of float32 allreduces between hosts on slow links, and the bytes that each host sends.
+
+    The hosts are network namespaces of this machine. The command needs root and the programs ip and tc.
+    """
     texts, bandwidth = [text for text, _ in limits], sum(each for _, each in limits)
     if with_limits and len(texts) > 1:
         raise click.UsageError("--limits is for one link a host: a plain socket uses one")

@@ -24,7 +24,10 @@ _WRITE: Final = 256 << 10
 
 
 def main() -> None:
-    """Measure what the first command-line argument says, as JSON; print the times and the bytes sent, as JSON."""
+    """The main function of one rank's process: measure collectives, and print times and sent bytes as JSON.
+
+    The first command-line argument says, as JSON, what to measure.
+    """
     plan: dict[str, Any] = json.loads(sys.argv[1])
     with collectives.init(timeout=600) as comm, contextlib.ExitStack() as stack:
         groups = {
@@ -75,7 +78,7 @@ def _check(comm: collectives.Communicator, size: int, name: str) -> int:
 
 
 def sent_bytes() -> int:
-    """The bytes that all ranks of this host have sent over interfaces other than the loopback."""
+    """Return how many bytes this host has sent over all network interfaces except loopback."""
     interfaces = (path for path in Path("/sys/class/net").iterdir() if path.name != "lo")
     return sum(int((path / "statistics" / "tx_bytes").read_text()) for path in interfaces)
 

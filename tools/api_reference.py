@@ -44,7 +44,7 @@ def source(module: str) -> tuple[ast.Module, bool]:
 
 
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements at the top level of a module, and in its `if TYPE_CHECKING:`, for names imported when used."""
+    """Yield the statements at the top level of the module `tree`, and those in its block `if TYPE_CHECKING:`."""
     for node in tree.body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from node.body
@@ -53,7 +53,11 @@ def statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def imported(module: str, node: ast.stmt) -> Iterator[tuple[str, str, str, bool]]:
-    """For each name of an import: the name, its module, its name there, and whether the import re-exports it."""
+    """Yield four values for each name that the import statement `node` in `module` defines.
+
+    They are the name, the module from which it comes, its name in that module, and whether it is re-exported. An import
+    re-exports a name if it has the form `import X as X`.
+    """
     if isinstance(node, ast.ImportFrom):
         parents = module.split(".")
         base = parents[: len(parents) - node.level + source(module)[1]] if node.level else []
@@ -64,7 +68,7 @@ def imported(module: str, node: ast.stmt) -> Iterator[tuple[str, str, str, bool]
 
 
 def exported(module: str) -> Iterator[tuple[str, str, str]]:
-    """For each public name: the name, its module, and its name there."""
+    """Yield, for each public name of `module`, the name, the module that it comes from, and its name in that module."""
     tree, _ = source(module)
     for node in statements(tree):
         for name, where, original, given_on in imported(module, node):
@@ -75,7 +79,10 @@ def exported(module: str) -> Iterator[tuple[str, str, str]]:
 
 
 def definition(module: str, name: str) -> tuple[str, Definition] | None:
-    """The module that defines that name, found through imports, and its definition; None if it is not in this repo."""
+    """Find the class or function that `name` stands for in `module`, through any number of imports.
+
+    Return the module that defines it and its syntax tree, or None if it is not defined in this repository.
+    """
     folder = ROOT.joinpath(*module.split("."))
     if not folder.exists() and not folder.with_suffix(".py").exists():
         return None
@@ -101,7 +108,10 @@ def page() -> str:
 
 
 def members(module: str, node: ast.ClassDef) -> dict[str, tuple[str, Definition]]:
-    """Public methods and properties of a class, by name, with those of its bases in this library, except errors."""
+    """Return the public methods and properties of the class `node`, by name, each with its module and its syntax tree.
+
+    Those of its base classes in this repository are included.
+    """
     found: dict[str, tuple[str, Definition]] = {}
     for member in node.body:
         if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):

@@ -28,13 +28,17 @@ TORCH: Final = "torch==2.13.0"
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The folder in which environments are made, and the wheel that is installed in each."""
+    """The folder for the virtual environments of the tests, and the wheel to install in each environment."""
 
     folder: Path
     wheel: Path
 
     def passes(self, name: str, packages: tuple[str, ...], *tests: str) -> bool:
-        """Whether these tests pass with these packages installed, and none of them is skipped."""
+        """Run `tests` with pytest in a virtual environment in which `packages` are installed.
+
+        Return whether all pass and none is skipped. `name` is the name of the environment. It is created if it does not
+        exist.
+        """
         venv, work = self.folder / name, self.folder / f"work-{name}"
         if not (venv / "bin" / "python").exists():
             call(sys.executable, "-m", "venv", venv)

@@ -41,7 +41,7 @@ _OPENMPI: Final = {**_ALLOW, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubs
 
 
 class NotHereError(Exception):
-    """The launcher cannot run on this machine; the message names what it needs."""
+    """The launcher cannot run on this machine. The message says what is missing."""
 
 
 class WrongError(Exception):
@@ -69,7 +69,7 @@ def program() -> str:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment without variables that a surrounding job, or test, has set, and with `more`."""
+    """Return this process's environment variables without those that launchers and tests set, and with `more` added."""
     ours = ("COLLECTIVES_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "OMP_NUM_THREADS")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
@@ -79,7 +79,10 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def call(command: str | Sequence[str], folder: Path, env: dict[str, str], fails: bool = False) -> str:
-    """Run a command, or a line of a shell; returns its output. WrongError if its exit code is not as expected."""
+    """Run `command` in `folder` with the environment variables `env`, and return its output. A str is run by the shell.
+
+    Raises: WrongError if the exit code is not 0. If `fails` is True, raises WrongError if the exit code is 0.
+    """
     print(f"   $ {command if isinstance(command, str) else ' '.join(command)}", flush=True)
     try:
         done = subprocess.run(
@@ -102,7 +105,10 @@ def call(command: str | Sequence[str], folder: Path, env: dict[str, str], fails:
 
 
 def ranks_of(output: str, here: int = RANKS) -> None:
-    """Raise WrongError unless `output` has the program's output of all ranks."""
+    """Raise WrongError unless `output` shows that all ranks have run the example program.
+
+    `here` is the number of ranks on one host.
+    """
     wanted = sorted(f"rank {r} of {RANKS}, {here} here, sum {RANKS * (RANKS + 1) // 2}" for r in range(RANKS))
     found = sorted(re.findall(r"rank \d+ of \d+, \d+ here, sum \d+", output))
     if found != wanted:
@@ -111,7 +117,11 @@ def ranks_of(output: str, here: int = RANKS) -> None:
 
 
 def installed(lines: Sequence[str], name: str, keep: Path) -> tuple[list[str], Path]:
-    """Run the pip commands in `lines` in an environment; returns the other commands, and its folder of programs."""
+    """Run the pip commands among the shell commands `lines`, in a new virtual environment.
+
+    The environment is called `name` and lies in the folder `keep`. Return the commands that are left, and the
+    environment's bin folder. Raises: NotHereError if pip fails.
+    """
     venv = keep / f"venv-{name}"
     if not (venv / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=LIMIT)
@@ -173,7 +183,10 @@ def impi(folder: Path, keep: Path) -> None:
 
 
 def mixed(folder: Path, keep: Path) -> None:
-    """A launcher and an mpi4py of different MPIs must raise an error that names both, not run jobs of one process."""
+    """Check the error that is raised if mpirun and mpi4py belong to different MPI libraries.
+
+    It must name both libraries. `folder` is an empty folder for the test, `keep` the folder for virtual environments.
+    """
     found = {name: _mpi(title, name, folder, keep) for title, name in (("Open MPI", "openmpi"), ("MPICH", "mpich"))}
     env = environment(**_OPENMPI)
     env["PATH"] = f"{found['mpich']}{os.pathsep}{env['PATH']}"
@@ -299,7 +312,11 @@ LAUNCHERS: Final[dict[str, Callable[[Path, Path], None]]] = {
 
 
 def run(name: str, keep: Path) -> None:
-    """Check one launcher, in a folder of its own. Raises NotHereError, WrongError."""
+    """Run the example for the launcher `name` in a new temporary folder, and check its output.
+
+    `keep` is the folder for virtual environments. Raises: NotHereError if the launcher cannot run on this machine;
+    WrongError if the output is wrong.
+    """
     with tempfile.TemporaryDirectory(prefix=f"launcher-{name}-") as folder:
         os.chmod(folder, 0o755)
         (Path(folder) / "train.py").write_text(program())

@@ -64,7 +64,11 @@ def check_contents(wheel: Path) -> None:
 
 
 def check_metadata(folder: Path, made: Path) -> None:
-    """Check the metadata with the package index's own tool, and that its addresses exist."""
+    """Check the metadata of the package with twine, as a package index does.
+
+    Also check that its URLs are not placeholders. `made` is the folder with the wheel and the source archive. Raises:
+    SystemExit.
+    """
     call(sys.executable, "-m", "venv", folder / "twine")
     call(folder / "twine" / "bin" / "pip", "install", "-q", "--disable-pip-version-check", TWINE)
     archives = sorted(made.iterdir())

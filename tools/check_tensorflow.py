@@ -24,7 +24,10 @@ TOOLS = ("pytest==9.2.0", "pytest-timeout==2.4.0", "scikit-learn>=1.3")
 
 
 def check(release: str, wheel: Path, folder: Path) -> bool:
-    """Whether all tests pass with that TensorFlow; the environment is made in `folder` if it does not exist there."""
+    """Run the tests of `wheel` with the TensorFlow version `release`, and return whether all pass.
+
+    The tests run in a virtual environment in `folder`, which is created if it does not exist.
+    """
     venv, work = folder / f"tensorflow-{release}", folder / f"work-{release}"
     if not (venv / "bin" / "python").exists():
         call(sys.executable, "-m", "venv", venv)

@@ -41,7 +41,10 @@ def build(left_out: str, folder: Path) -> Path:
 
 
 def environment(wheel: Path, folder: Path) -> Path:
-    """Make an environment with that wheel and the packages of this environment; returns its interpreter."""
+    """Create a virtual environment in `folder` with the contents of `wheel`; return the path of its Python interpreter.
+
+    The environment can also import the packages of the Python that runs this tool.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     ask = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
@@ -55,7 +58,10 @@ def environment(wheel: Path, folder: Path) -> Path:
 
 
 def check(left_out: str, arguments: list[str]) -> str:
-    """Run the suite without that transport; returns pytest's last line. Raises SystemExit if it fails."""
+    """Build the library without the transport `left_out`, and run the conformance tests with it.
+
+    `arguments` are passed to pytest. Return the last line of pytest's output. Raises: SystemExit if a test fails.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         python = environment(build(left_out, folder), folder / "venv")

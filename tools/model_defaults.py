@@ -45,12 +45,15 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of groups, with two numbers that vary: `outer` and `inner` are their simulated values.
+    """A family of groups of ranks for which rows of the built-in table of algorithms are computed by simulation.
 
-    `group`: the group for an outer and an inner value. `row`: adds the ranges of both numbers to a row. `trusted`:
-    algorithms that were fast in measurements of arrays from `from_size` bytes on, for reasons that the simulator does
-    not model (docs/decisions/031-halving-doubling-order.md). `aware`: algorithms, by collective, that send each byte to
-    a host only once; from that size on, a collective that has such algorithms uses no others.
+    Two numbers vary in the family, such as the number of hosts and of ranks per host. `outer` and `inner` have the
+    values of each that are simulated. `group(outer, inner)` returns the group for two values. `row` restricts a row of
+    the table to a range of each number.
+
+    `trusted` are algorithms that are known to be fast for arrays of at least `from_size` bytes, for reasons that the
+    simulator does not model (docs/decisions/031-halving-doubling-order.md). `aware` are algorithms that send each byte
+    to a host only once. For arrays of at least `from_size` bytes, they are preferred to all others.
     """
 
     constant: str
@@ -139,7 +142,10 @@ KINDS: Final = (
 
 
 def times(collective: str, group: Group, names: Sequence[str]) -> Times:
-    """Seconds of each algorithm at each size, with the simulator's default costs."""
+    """Simulate the algorithms `names` of `collective` in the group `group`.
+
+    Return the times in seconds, by size in bytes and algorithm.
+    """
     ranks = group.hosts * group.per_host
     sizes = (0,) if collective == "barrier" else SIZES
     topology = Topology(group.per_host)
@@ -152,9 +158,10 @@ def times(collective: str, group: Group, names: Sequence[str]) -> Times:
 
 
 def simulated(collective: str, kind: Kind) -> dict[tuple[int, int], Times]:
-    """The simulated times for each outer and inner value.
+    """Simulate all algorithms of `collective` in all groups of the family `kind`.
 
-    An algorithm that is much slower than the fastest at all sizes is not tried in the next larger group.
+    Return the simulated times for each pair of `kind.outer` and `kind.inner`. An algorithm that is much slower than the
+    fastest at all sizes is not simulated for larger groups.
     """
     found: dict[tuple[int, int], Times] = {}
     for outer in kind.outer:
@@ -174,10 +181,13 @@ Steps: TypeAlias = "list[tuple[int, str]]"  # last size, algorithm
 
 
 def ladder(cells: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[float, Steps]:
-    """The steps with the least cost: the losses in all cells, plus `ROW` for each step.
+    """Choose an algorithm for each range of sizes, so that the sum of all losses is smallest.
 
-    A step is an algorithm and the last size for which it is used. `cells`: the losses of each group, by size and
-    algorithm. If at some size no algorithm is near the fastest in all groups, the cost is infinite, without steps.
+    `cells` has, for each group, the loss of each algorithm by size. A loss says by how much an algorithm is slower than
+    the fastest. Each range also costs `ROW`, so that there are few ranges.
+
+    Return the sum, and a list with the last size of each range and its algorithm. If at some size no algorithm has a
+    loss in every group, the sum is infinite and the list is empty.
     """
     best: dict[str, tuple[float, Steps]] = {}
     for nbytes in cells[0]:
@@ -198,10 +208,11 @@ def ladder(cells: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[float, S
 
 
 def losses(kind: Kind, collective: str, seconds: Times) -> dict[int, dict[str, float]]:
-    """For each size, the losses of the algorithms that are near the fastest.
+    """Return the losses of the algorithms of `collective`, by size in bytes and algorithm.
 
-    A loss is the logarithm of the time over the fastest time, plus `DOUBT` for large arrays if the algorithm is not
-    `trusted`.
+    `seconds` has the simulated times. A loss is the logarithm of an algorithm's time divided by the fastest time.
+    `DOUBT` is added for large arrays if the algorithm is not in `kind.trusted`. Algorithms that are much slower than
+    the fastest are left out.
     """
     found: dict[int, dict[str, float]] = {}
     for nbytes, everything in seconds.items():
@@ -220,7 +231,10 @@ Bracket: TypeAlias = "tuple[int, int]"  # the indices of the first and the last 
 
 
 def brackets(count: int, cost: Callable[[int, int], float]) -> tuple[float, list[Bracket]]:
-    """Divide the values 0 to `count` - 1 into runs with the least sum of `cost(first, last)`; returns sum and runs."""
+    """Divide the integers 0 to `count` - 1 into consecutive ranges, so that the sum of their costs is smallest.
+
+    `cost(first, last)` is the cost of one range. Return the sum and the ranges.
+    """
     best: list[tuple[float, list[Bracket]]] = [(0, [])]
     for last in range(count):
         ways = ((best[first][0] + cost(first, last), [*best[first][1], (first, last)]) for first in range(last + 1))
@@ -275,7 +289,7 @@ def _us(seconds: float) -> str:
 
 
 def contested() -> list[tuple[str, int]]:
-    """The collectives with several algorithms, each paired with the index of each kind of groups."""
+    """Return all pairs of a collective that has several algorithms and an index into the list `KINDS`."""
     return [
         (name, number) for number in range(len(KINDS)) for name in COLLECTIVES if len(registry.algorithms(name)) > 1
     ]

@@ -257,7 +257,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def keep(path: Path, machine: str, commands: Sequence[str], conditions: str, folder: Path = FOLDER) -> Path:
-    """Store a run's document in the folder, under its date, machine and kind. Raises WrongResult, OSError."""
+    """Copy the JSON file `path`, which `collectives bench --json` has written, into `folder`, without its raw samples.
+
+    `machine`, `commands` and `conditions` (other facts that a reader has to know) are stored with the results. The new
+    file's name has the date, the machine and the kind of the results; return its path. Raises: WrongResult if it is no
+    result of the benchmark; OSError.
+    """
     document = json.loads(path.read_text())
     day = document.get("started", datetime.now().isoformat())[:10]
     kind = "memory" if document.get("memory") else str(document.get("format")).rpartition(" ")[2]

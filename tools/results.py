@@ -38,12 +38,16 @@ Ratio: TypeAlias = "tuple[float, float | None] | None"  # worst size of a band, 
 
 
 class WrongResult(ValueError):
-    """A file under bench/results/ cannot be used; the message has the file and the reason."""
+    """A JSON file with benchmark results is invalid. The message has the file's name and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of figures. `recorded`: they were written down by hand, without a document of the run."""
+    """Where results come from: the file, the machine, the date and the commands that measured them.
+
+    `conditions` and `remarks` are texts for the reader. `recorded` tells whether the results were written down by hand,
+    so that no raw data of the run exist.
+    """
 
     file: str
     machine: str
@@ -56,7 +60,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the table of targets. `ratios`: our time over that of the fastest of `against`, by band of sizes."""
+    """The results of comparing this library with others for one collective.
+
+    `ratios` has, for each of three ranges of message sizes, this library's time divided by that of the fastest library
+    in `against`. `row` is the number of calls without a barrier between them.
+    """
 
     source: Source
     transport: str
@@ -74,7 +82,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures under one title; a row has its subject and a value for each column."""
+    """A table of measured values for the documentation, all in the same unit.
+
+    `rows` has a label for each row, and one value for each of `columns`.
+    """
 
     source: Source
     title: str
@@ -86,7 +97,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All results, by machine in the order of their names; of each line and table only the newest."""
+    """All benchmark results that are kept in the repository.
+
+    `machines` describes each machine, by name. If a comparison or a table was measured more than once on a machine,
+    only the newest is included.
+    """
 
     machines: dict[str, str]
     lines: tuple[Line, ...]
@@ -124,7 +139,11 @@ def read(folder: Path = FOLDER) -> Results:
 def condensed(
     document: dict[str, Any], machine: str, date: str, commands: list[str], conditions: str
 ) -> dict[str, Any]:
-    """A run's document without raw samples, with its machine, date, commands and conditions. Raises WrongResult."""
+    """Return the JSON document of a benchmark run without its raw samples, with four values added.
+
+    They are `machine`, `date`, `commands` and `conditions` (other facts that a reader has to know). Raises: WrongResult
+    if `document` is no complete result of the benchmark.
+    """
     if document.get("format") not in (STANDING, BENCH, MEETING):
         raise WrongResult(f"not a document of `collectives bench`: {document.get('format')!r}")
     if document.get("complete") is False:

@@ -23,12 +23,14 @@ ALL: Final = ("shm", "tcp", "inproc")
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What a rank has to do after a fault was injected.
+    """The error, or the success, that is correct for a rank after a fault was injected.
 
-    `raises`: the names of the error classes that are right, or FINE if no error is right too. `within`: seconds that an
-    error may take, from the moment called `since`. `names`: whether the error has to name a rank that the fault hits.
-    `text`: a pattern that the message matches. `warns`: instead, a pattern of a warning that this rank has to give
-    within that time; {} stands for the rank that the fault hits.
+    `raises` has the names of the error classes that are correct; `FINE` among them means that no error is correct, too.
+    `within` is the time limit for the error in seconds, counted from the event `since`. `names` tells whether the error
+    must name a rank that the fault has hit. `text` is a regular expression that the message must match.
+
+    If `warns` is given, a warning is expected instead. It is a regular expression, in which {} stands for the rank that
+    the fault has hit.
     """
 
     raises: tuple[str, ...]
@@ -41,7 +43,10 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How the process of a rank that a fault hits has to end: how soon after the fault, and with which exit codes."""
+    """How the process of a rank that the fault has hit must end.
+
+    It must end within `within` seconds after the fault, with one of the exit codes `codes`.
+    """
 
     within: float
     codes: tuple[int, ...]
@@ -49,17 +54,18 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kind of fault to inject: a row of the list of all faults (the fault matrix), or a part of a row.
+    """A kind of fault to inject into a job, and how the ranks must react to it.
 
-    `program` runs on every rank; meanwhile `inject` runs in the process that has started the ranks. `victims` says what
-    the ranks that the fault hits have to do (None: anything), `survivors` what the others have to do. `values` are for
-    `program` and `inject`.
+    All ranks run `program`. Meanwhile the process that has started them runs `inject`. Both find parameters in
+    `values`. `victims` says what is correct for the ranks that the fault hits (None: anything), `survivors` for the
+    other ranks. `ends` says how the processes of the hit ranks must end. `row` is a number in the list of all kinds of
+    faults.
 
-    `sizes`: the numbers of ranks, one of which is drawn for each run. `chosen`: for how many ranks, drawn at random,
-    the fault is. `hosts`: each rank is in a network namespace of its own. `servers`: each run has a Redis server of its
-    own. `form`: whether the case is for the "short" or the "long" form of the command, "" for both. `runs`: how many
-    runs each form makes. `why_not`: the reason why the case cannot run on this machine, or None. `keys_stay`: whether a
-    death may leave keys in the store.
+    `sizes` are the possible numbers of ranks, one of which is drawn for each run. `chosen` ranks, drawn at random, are
+    hit. If `hosts`, each rank is in a network namespace of its own. If `servers`, each run has a Redis server of its
+    own. `runs` has the number of runs in the short and in the long form of the command. `form` is "short" or "long" if
+    the case belongs to one of these only. `why_not` returns a text if the case cannot run on this machine. `keys_stay`
+    tells whether a rank that dies may leave keys in the store.
     """
 
     row: int
@@ -84,16 +90,16 @@ class Case:
 
     @property
     def limit(self) -> float:
-        """How many seconds after the fault (or a later moment) a rank that has not ended counts as hanging."""
+        """How many seconds after the fault a rank that is still running counts as hanging."""
         longest = [self.survivors.within, *([self.victims.within] if self.victims else [])]
         return max(*longest, self.ends.within if self.ends else 0.0) + 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One run of a case (a kind of fault) over one transport; `seed` determines all that is drawn at random.
+    """One run with an injected fault: the name of the kind of fault, the transport, and the seed of all random choices.
 
-    `ranks`: the number of ranks; 0 draws one of those that the case allows.
+    `ranks` is the number of ranks; 0 means that it is drawn at random.
     """
 
     case: str
@@ -113,12 +119,15 @@ class Unit:
 
 @dataclass(slots=True)
 class Finding:
-    """What one run with an injected fault has shown.
+    """The result of one run with an injected fault.
 
-    `seconds`: how long the slowest rank took to raise an error, None if none did. `ranks`: how many ranks had to raise
-    one; `detected`: how many did so in time, and named the right rank. `blamed`: errors that name a rank that was
-    healthy. `hangs`: ranks that had to be killed. `leaks`: what is left. `problems`: sentences about all of these.
-    `reports`: what each rank said, for the reader. `absent`: why the case cannot run here.
+    `seconds` is how long the slowest rank took to raise an error, or None if none did. `ranks` ranks had to raise an
+    error; `detected` of them did so in time and named the right rank. `blamed` is the number of errors that name a
+    healthy rank. `hangs` is the number of ranks that had to be killed. `leaks` lists what was left, such as files or
+    store keys.
+
+    `problems` are sentences about all that was wrong. `reports` has a text about each rank. `absent` is the reason why
+    the run was impossible on this machine, or None.
     """
 
     unit: Unit

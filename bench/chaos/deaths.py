@@ -46,7 +46,10 @@ class _Watched:
 
 
 def joins(rank: Rank) -> None:
-    """The program of a rank: join, report the first write to the store, then work until a call raises an error."""
+    """Join the group as one rank, and run collectives until one raises an error.
+
+    A rank that will be killed reports when it first writes to the store.
+    """
     store: Any = rank.store
     if rank.is_victim:
         watched = _Watched(rank)
@@ -59,7 +62,10 @@ def joins(rank: Rank) -> None:
 
 
 def links(rank: Rank) -> None:
-    """The program of a rank: join, report when the group has formed, before links open, then work until an error."""
+    """Join the group as one rank, and run collectives until one raises an error.
+
+    A rank that will be killed reports when the group has formed and its connections are not open yet.
+    """
     if rank.is_victim:
         module: Any = sys.modules[collectives.init.__module__]
         link = module.link
@@ -91,7 +97,7 @@ def _kill_working(run: Run) -> None:
 
 
 def nothing(run: Run) -> None:
-    """Inject no fault: let the ranks work for a moment, then tell them to end."""
+    """Inject no fault: let the ranks run collectives for a moment, then tell them to end."""
     run.wait_for("working", range(run.size))
     run.sleep(0.1)
     run.injected()

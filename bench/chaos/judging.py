@@ -17,9 +17,10 @@ _RANK: Final = re.compile(r"\branks? (\d+(?:(?:-|, | and )\d+)*)")
 
 
 def judge(run: Run, hung: Iterable[int], left: list[str]) -> Finding:
-    """Compare what the ranks of a run that is over did with what its case expects; returns a `Finding`.
+    """Compare the behaviour of all ranks in the finished run `run` with what is correct after its fault.
 
-    `hung`: ranks that did not end. `left`: what was left in the store and in /dev/shm.
+    Return all that was right and wrong. `hung` has the ranks that had to be killed. `left` lists what was left in the
+    store and in /dev/shm.
     """
     finding = Finding(run.unit, leaks=list(left))
     for member in run.members:
@@ -147,7 +148,7 @@ def _ended(run: Run, member: Member, finding: Finding) -> None:
 
 
 def ranks_of(text: str) -> set[int]:
-    """The ranks that an error message names, as in "rank 3" and "ranks 0-2"."""
+    """Return the rank numbers that the error message `text` names, in forms such as "rank 3" or "ranks 0-2"."""
     found: set[int] = set()
     for match in _RANK.findall(text):
         for part in re.split(", | and ", match):

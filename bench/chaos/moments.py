@@ -15,13 +15,16 @@ _WORKING: Final = 0.1  # seconds of work, within which something is injected
 
 
 def at_work(run: Run) -> None:
-    """Wait for the moment of a fault: all ranks are at work, for a short, randomly drawn time."""
+    """Wait until all ranks run collectives, and then for a short random time.
+
+    The caller injects its fault after that.
+    """
     run.wait_for("working", range(run.size))
     run.sleep(run.rng.uniform(0.0, _WORKING))
 
 
 def while_joining(run: Run) -> int:
-    """Wait for the moment of a fault: the rank that it hits has begun to join. Returns this rank."""
+    """Wait until the rank of `run` that the fault will hit has begun to join the group, and return its number."""
     (victim,) = run.victims
     run.wait_for("published", [victim])
     run.sleep(run.rng.uniform(0.0, _JOINING))
@@ -29,11 +32,14 @@ def while_joining(run: Run) -> int:
 
 
 def from_the_beginning(run: Run) -> None:
-    """Count times from the start of the run: the ranks themselves make the fault."""
+    """Record the start of the run as the time of the fault. It is for faults that the ranks cause themselves."""
     run.injected(run.moments["begun"])
 
 
 def at_first(run: Run, event: str) -> None:
-    """Count times from the moment when the first rank reported `event`: the ranks themselves make the fault."""
+    """Record the time at which the first rank reported `event` as the time of the fault.
+
+    It is for faults that the ranks cause themselves.
+    """
     run.wait_for(event, range(run.size))
     run.injected(min(found["at"] for member in run.members if (found := member.event(event))))

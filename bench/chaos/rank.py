@@ -34,10 +34,10 @@ _ADOPT: Final = "from collectives.bench.chaos.rank import adopted; rank = adopte
 
 @dataclass(slots=True)
 class Rank:
-    """A rank of a small job into which a fault is injected, as its program sees it.
+    """One rank of a small job into which a fault is injected, with the functions that its program needs.
 
-    `victims`: the ranks that the fault hits; all ranks know them. `rng` gives every rank the same random numbers.
-    `values`: parameters of the case (the kind of fault), such as the timeout.
+    `victims` are the ranks that the fault hits; all ranks know them. `rng` is a random generator that gives all ranks
+    the same numbers. `values` are the parameters of the fault, such as a timeout.
     """
 
     number: int
@@ -59,7 +59,10 @@ class Rank:
         return self.number in self.victims
 
     def init(self, **changes: Any) -> collectives.Communicator:
-        """Form the group by `collectives.init`, with `changes` to the usual arguments. Raises the errors of `init`."""
+        """Call `collectives.init` for this rank, and return the communicator.
+
+        `changes` are arguments of `init` that differ from the usual ones. Raises: the errors of `init`.
+        """
         self.tell("joining")
         arguments: dict[str, Any] = {
             "store": self.store,
@@ -77,15 +80,18 @@ class Rank:
         return self.comm
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Report to the process that started the ranks that `event` has happened now."""
+        """Report to the process that started the ranks that `event` has just happened.
+
+        `fields` are added to the report.
+        """
         line = json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n"
         with contextlib.suppress(OSError):
             self.socket.sendall(line.encode())
 
     def asked(self, wait: float | None = 0.0) -> str:
-        """The next message of the process that started the ranks; "" if none comes in `wait` seconds.
+        """Return the next message from the process that started the ranks, or "" if none arrives in `wait` seconds.
 
-        None: waits without a limit.
+        If `wait` is None, there is no time limit. If the process that started the ranks has ended, this process exits.
         """
         self.socket.settimeout(wait)
         try:
@@ -102,7 +108,10 @@ class Rank:
         return word.decode()
 
     def become(self, script: str) -> None:
-        """Replace this process by a new interpreter that runs the code `script`, in which `rank` is this rank."""
+        """Replace this process by a new Python interpreter that runs `script`.
+
+        In the script, the variable `rank` stands for the same rank of the job.
+        """
         os.set_inheritable(self.socket.fileno(), True)
         task = {
             **{name: getattr(self, name) for name in ("number", "size", "transport", "store", "name", "victims")},
@@ -119,7 +128,7 @@ class Rank:
 
 
 def adopted() -> Rank:
-    """The `Rank` of this process, which `Rank.become` has started in place of the rank's first process."""
+    """Return the `Rank` of this process, after `Rank.become` has replaced the original process of the rank."""
     task = json.loads(os.environ.pop(_TASK))
     connection = socket.socket(fileno=task.pop("descriptor"))
     os.set_inheritable(connection.fileno(), False)
@@ -129,9 +138,9 @@ def adopted() -> Rank:
 
 
 def act(rank: Rank, program: Callable[[Rank], None]) -> None:
-    """Run `program` as the rank `rank`, and report its errors. Returns when its communicator is closed.
+    """Run `program` with `rank`, and report the result or the error to the process that started the ranks.
 
-    Raises nothing.
+    Returns when the rank's communicator is closed. Raises nothing.
     """
     rank.rng.seed(rank.seed)
     before = _counts()
@@ -162,7 +171,10 @@ def act(rank: Rank, program: Callable[[Rank], None]) -> None:
 
 
 def become_fresh(runner: int) -> None:
-    """Prepare a forked process: reset its signals, and let it end when the process `runner` ends."""
+    """Prepare a forked process: reset its signal handlers, and let it die when the process `runner` ends.
+
+    `runner` is a pid.
+    """
     die_with_parent()
     if os.getppid() != runner:
         os._exit(0)
@@ -173,7 +185,7 @@ def become_fresh(runner: int) -> None:
 
 
 def hear_warnings(ranks: list[Rank]) -> None:
-    """Report the warnings of the library, from `logging` and `warnings`, for all ranks of this process."""
+    """Report every warning that the library logs or emits in this process. It is reported for each of `ranks`."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -191,7 +203,7 @@ def hear_warnings(ranks: list[Rank]) -> None:
 
 
 def die_with_parent() -> None:
-    """From now on, this process is killed when the process that forked it ends."""
+    """Tell the kernel to kill this process as soon as its parent process ends."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG

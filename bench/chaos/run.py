@@ -33,12 +33,16 @@ _CLONE_NEWNET: Final = 0x40000000
 
 
 class NotReached(Exception):
-    """The ranks did not reach the point at which the fault is to be injected."""
+    """The ranks did not get to the point at which the fault was to be injected."""
 
 
 @dataclass(slots=True)
 class Member:
-    """A rank of a run, and what it has reported. `status`: its exit code, negative for a signal, None while it runs."""
+    """One rank of a job into which a fault is injected, as the process that started the ranks sees it.
+
+    It has the reports that the rank has sent. `status` is the exit code, negative for a signal, or None while the rank
+    runs.
+    """
 
     number: int
     process: int
@@ -50,7 +54,7 @@ class Member:
     stopped: bool = False
 
     def event(self, name: str) -> dict[str, Any] | None:
-        """The rank's first report with that name; None if there is none."""
+        """Return the first report of this rank with the name `name`, or None if there is none."""
         return next((event for event in self.events if event["event"] == name), None)
 
     def all(self, name: str) -> list[dict[str, Any]]:
@@ -58,12 +62,12 @@ class Member:
 
     @property
     def outcome(self) -> dict[str, Any] | None:
-        """The rank's report of its error or its result; None if there is none."""
+        """The report of this rank about its error or its success, or None if it has not sent one."""
         return self.event("error") or self.event("result")
 
 
 class Run:
-    """A run of a case of fault injection: starts the ranks, and does to them what the case says."""
+    """One run with an injected fault: starts the ranks of a small job, injects the fault and collects reports."""
 
     def __init__(self, case: Case, unit: Unit, store: str, hosts: Sequence[Host], server: Any = None) -> None:
         self.case: Final = case
@@ -91,7 +95,10 @@ class Run:
     # --- the ranks
 
     def fork(self) -> None:
-        """Fork a process for each rank, which waits for `go`; over inproc, ranks are threads of one process."""
+        """Fork a process for each rank; it waits until `go` is called.
+
+        With the transport inproc, the ranks are threads of a single process.
+        """
         pairs = [socket.socketpair() for _ in range(self.size)]
         together = self.unit.transport == "inproc"
         groups = [list(range(self.size))] if together else [[number] for number in range(self.size)]
@@ -136,17 +143,20 @@ class Run:
     # --- time and reports
 
     def injected(self, at: float | None = None, name: str = "injected") -> None:
-        """Note that the fault is injected now, or at the time `at`; limits of time count from this moment."""
+        """Record that the fault is injected now, or at the time `at`. Time limits count from this moment.
+
+        `name` is the event's name; the time limit of an expected error may count from an event by its name.
+        """
         self.moments[name] = time.monotonic() if at is None else at
 
     def sleep(self, seconds: float) -> None:
-        """Wait for `seconds`, and read the reports of the ranks meanwhile."""
+        """Wait for `seconds`. Reports of the ranks are read meanwhile."""
         self._until(lambda: False, seconds)
 
     def wait_for(self, event: str, ranks: Iterable[int], seconds: float = START, count: int = 1) -> None:
-        """Wait until each of `ranks` has reported `event`, `count` times.
+        """Wait until each of `ranks` has reported `event` at least `count` times, for at most `seconds`.
 
-        Raises NotReached if one of them ends before, or `seconds` have passed.
+        Raises: NotReached if a rank ends before that, or if the time is over.
         """
         wanted = [self.members[rank] for rank in ranks]
 
@@ -163,7 +173,10 @@ class Run:
                 )
 
     def finished(self, seconds: float) -> bool:
-        """Wait until all processes have ended, except stopped ones; returns whether they have within `seconds`."""
+        """Wait until the processes of all ranks have ended, for at most `seconds`; return whether they have.
+
+        Processes that a signal has stopped (SIGSTOP) are not waited for.
+        """
         return self._until(lambda: all(m.status is not None or m.stopped for m in self.members), seconds)
 
     # --- what is done to ranks
@@ -189,7 +202,7 @@ class Run:
         return [number for number in range(self.size) if number not in self.victims]
 
     def end(self) -> None:
-        """Kill the processes that are left, and undo what the fault has changed, such as a cut link."""
+        """Kill the processes that still run, and undo what the fault has changed, such as a broken link."""
         self._ending = True
         for process in {member.process for member in self.members if member.status is None}:
             with contextlib.suppress(ProcessLookupError):

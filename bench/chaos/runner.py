@@ -21,7 +21,10 @@ from collectives.bench.namespaces import Host, hosts, why_not
 
 
 def perform(units: Iterable[Unit], cases: Iterable[Case]) -> Iterator[Finding]:
-    """Make each of the runs `units`, and yield what it has shown. What runs can share, such as hosts, is made once."""
+    """Make all runs in `units`, one after the other, and yield the result of each.
+
+    `cases` are the kinds of faults. Resources that several runs use, such as network namespaces, are created only once.
+    """
     by_name = {case.name: case for case in cases}
     _load()
     with ExitStack() as opened:
@@ -33,7 +36,10 @@ def perform(units: Iterable[Unit], cases: Iterable[Case]) -> Iterator[Finding]:
 
 
 def why_absent(case: Case, unit: Unit) -> str | None:
-    """The reason why this run cannot be made on this machine; None if it can."""
+    """Return None if the run `unit`, with a fault of the kind `case`, is possible on this machine.
+
+    Otherwise return the reason.
+    """
     if unit.transport not in case.transports:
         if unit.transport == "inproc":
             return "over inproc the ranks are threads of one process, to which this cannot happen separately"
@@ -141,7 +147,10 @@ def _load() -> None:
 
 
 def main(given: dict[str, Any], out: int) -> None:
-    """Make the runs listed in `given`, and write what each has shown to the descriptor `out`, as a line of JSON."""
+    """Make the runs with injected faults that `given` lists, and write their results to the file descriptor `out`.
+
+    Each result is one line of JSON.
+    """
     import importlib
     import json
     import signal

@@ -19,14 +19,14 @@ _START: Final = 20.0  # seconds that a server may take to start
 
 
 def why_no_redis() -> str | None:
-    """The reason why no Redis server can be started on this machine; None if one can."""
+    """Return None if a Redis server can be started on this machine, or the reason why not, as text."""
     if shutil.which("redis-server") is None:
         return "needs redis-server: apt-get install redis-server"
     return None
 
 
 class Redis:
-    """A Redis server for a run with faults; use it in a `with` statement."""
+    """A Redis server for one test of the library under faults. Use it in a `with` statement."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,7 +37,10 @@ class Redis:
         return f"redis://127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
-        """Start the Redis server; after a kill, on the port that it had before. OSError if it does not answer."""
+        """Start the Redis server. After it was killed, it uses the same port as before.
+
+        Raises: OSError if it does not answer.
+        """
         for _ in range(5):  # another program may take the port first
             if not self._port:
                 with closing(socket.create_server(("127.0.0.1", 0))) as probe:
@@ -62,12 +65,12 @@ class Redis:
             self._process = None
 
     def flush(self) -> None:
-        """Remove all keys from the Redis server, as an operator might by mistake."""
+        """Delete all keys from the Redis server, as an operator may do by mistake."""
         with self._client() as client:
             client.flushall()
 
     def keys(self) -> list[str]:
-        """The keys of this library in the Redis server; none if the server does not run."""
+        """Return the keys that this library has in the Redis server; none if the server does not run."""
         with suppress(redis.RedisError), self._client() as client:
             return [key.decode() for key in client.scan_iter("collectives:*", 1000)]
         return []

@@ -79,10 +79,10 @@ def _away(run: Run) -> None:
 
 
 def forms(make: Callable[[str, float, dict[str, str]], Case]) -> tuple[Case, Case]:
-    """Two cases, with short and with usual times of heartbeats.
+    """Return two versions of a test with a fault: with short heartbeat intervals, and with the default ones.
 
-    `make` makes a case from the end of its name, the seconds within which ranks have to raise an error, and environment
-    variables.
+    `make` makes such a test. Its arguments are a suffix for the name, the seconds within which ranks must raise an
+    error, and environment variables.
     """
     return make("-quick", SHORT_SILENT, QUICK), make("", SILENT, {})
 

@@ -31,10 +31,11 @@ _ALONE: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_T
 def units(
     cases: Iterable[Case], transports: Sequence[str], *, long: bool, runs: int, seed: int | None, ranks: int, store: str
 ) -> list[Unit]:
-    """The runs to make for `cases` (kinds of faults), over `transports`; if that is empty, over those of each case.
+    """Return the runs to make for the kinds of faults `cases`, each with its transport and its random seed.
 
-    `long`: the long form, with more runs. `runs`: how many for each case, 0 for the case's own number. `seed`: None for
-    the seed of each case, which is always the same. `ranks`: 0 for the case's own numbers.
+    If `transports` is empty, the transports of each kind of fault are used. `long` selects more runs. `runs` and
+    `ranks` are the number of runs and of ranks; with 0, those of each kind of fault. `seed` is for the random choices;
+    with None, each kind of fault has a fixed seed. `store` is the kind of the rendezvous store.
     """
     found = []
     for case in cases:
@@ -46,10 +47,10 @@ def units(
 
 
 def perform(wanted: Sequence[Unit], *, jobs: int = 1, table: str = TABLE) -> Iterator[Finding]:
-    """Make the runs `wanted`, `jobs` at a time, and yield what each has shown, in the order in which they end.
+    """Make the runs with injected faults in `wanted`, `jobs` at a time, and yield each result when its run has ended.
 
-    `table`: the name of the module with the list CASES. Raises RuntimeError if a process that makes runs fails, which
-    is no failure of the library.
+    `table` is the name of the Python module that defines the kinds of faults, in the list CASES. Raises: RuntimeError
+    if a process that makes runs fails. This is an error of the test, not of the library.
     """
     with ExitStack() as opened:
         runners = [_Runner(wanted[number::jobs], table, opened) for number in range(min(jobs, len(wanted)))]

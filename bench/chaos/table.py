@@ -15,7 +15,7 @@ _WIDTHS: Final = (-3, 41, 9, -5, -9, -11, -7, -5, -5)  # negative: aligned to th
 
 
 def row(*fields: object, verdict: str) -> str:
-    """A line of the table as text: `fields` in columns, of which the last may be empty, and `verdict`."""
+    """Format `fields` and `verdict` as one line of the table of results, in columns."""
     texts = [*map(str, fields), *([""] * (len(_WIDTHS) - len(fields)))]
     columns = [f"{text:<{w}}" if w > 0 else f"{text:>{-w}}" for text, w in zip(texts, _WIDTHS, strict=True)]
     return f"{' '.join(columns)}  {verdict}"
@@ -28,9 +28,10 @@ HEAD: Final = row(
 
 @dataclass(slots=True)
 class Line:
-    """What all runs of a case (a kind of fault) over one transport have shown: a line of the table.
+    """The results of all runs with one kind of fault over one transport, for one line of the table of results.
 
-    `detected`: how many of `ranks` ranks raised the right error in time. `blamed`: errors that named a healthy rank.
+    `ranks` ranks had to raise an error; `detected` of them raised the right one in time. `blamed` is the number of
+    errors that named a healthy rank.
     """
 
     row: int
@@ -82,7 +83,10 @@ class Line:
 
 
 def lines(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[Line]:
-    """The lines of the table, in the order of `cases`: what all runs of each case have shown."""
+    """Summarise `findings`, the results of all runs: return one line of the table for each kind of fault and transport.
+
+    The order is that of `cases`, the kinds of faults.
+    """
     found: dict[tuple[str, str], Line] = {}
     for finding in findings:
         case = cases[finding.unit.case]
@@ -93,7 +97,10 @@ def lines(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[Line]:
 
 
 def document(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
-    """The lines of the table as values for JSON, with all about the runs that failed."""
+    """Return `findings`, the results of all runs, as values for JSON.
+
+    They have the lines of the table, and the details of each failed run. `cases` are the kinds of faults.
+    """
     findings = list(findings)
     return [
         {

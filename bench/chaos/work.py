@@ -20,7 +20,10 @@ _MIB: Final = 1 << 20
 
 
 def steps(rank: Rank, comm: collectives.Communicator) -> Callable[[], Any]:
-    """A function that makes one operation of the kind that the case names as its work; ValueError for wrong results."""
+    """Return a function that runs one collective on `comm` and checks its result.
+
+    `rank.values` selects the collective. The function raises ValueError if the result is wrong.
+    """
     elements = rank.values.get("bytes", 8 * _MIB) // 4
     x = np.ones(elements, np.float32)
     out = np.empty_like(x)
@@ -60,7 +63,7 @@ def steps(rank: Rank, comm: collectives.Communicator) -> Callable[[], Any]:
 
 
 def until_told(rank: Rank) -> None:
-    """The program of a rank: form the group, and work until the process that started the ranks tells rank 0 to stop."""
+    """Join the group as one rank, and run collectives until the process that started the ranks tells rank 0 to stop."""
     comm = rank.init()
     step = steps(rank, comm)
     step()
@@ -75,7 +78,7 @@ def until_told(rank: Rank) -> None:
 
 
 def until_error(rank: Rank) -> None:
-    """The program of a rank: form the group, and work until a call raises an error."""
+    """Join the group as one rank, and run collectives until one raises an error."""
     comm = rank.init()
     step = steps(rank, comm)
     step()

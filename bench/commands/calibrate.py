@@ -44,7 +44,10 @@ _NAME: Final = "collectives calibrate"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the ranks measure, and the file for the table of algorithms (`output`; None: a file in the cache folder)."""
+    """What the ranks of `collectives calibrate` measure, and where the table of the fastest algorithms is stored.
+
+    `output` is the file for this table; None stands for a file in the user's cache folder.
+    """
 
     transport: str | None
     budget: float
@@ -98,16 +101,17 @@ def command(
     modules: tuple[str, ...],
     tolerant: bool,
 ) -> None:
-    """Measure which algorithm is fastest for each COLLECTIVE (all, unless some are named) and size.
+    """Measure which algorithm is fastest for each COLLECTIVE and size. Without COLLECTIVE, all are measured.
 
-    Started by hand it runs N ranks on this machine; under a launcher (collectives run, torchrun, mpirun, srun) the
-    processes are the ranks. The table is for groups with the same number of ranks, and of ranks per host.
-    collectives.init() uses the table from then on in such groups if their rank 0 runs on this machine. With --output
-    FILE the table is written to FILE instead, and used with COLLECTIVES_TABLE=FILE or init(table=FILE).
+    If you start it by hand, it runs N ranks on this machine. Under a launcher (collectives run, torchrun, mpirun,
+    srun), the processes of the launcher are the ranks.
 
-    The table is not stored if other programs used the cores, if a hypervisor gave the cores to other virtual machines,
-    or if times differed from round to round. Then the built-in choices of algorithms remain in use, and the exit code
-    is 3.
+    The result is a table of the fastest algorithms, for groups with the same number of ranks, and of ranks per host.
+    From then on, collectives.init() uses it in such groups if their rank 0 runs on this machine. With --output FILE the
+    table is written to FILE instead. To use it, set COLLECTIVES_TABLE=FILE or pass init(table=FILE).
+
+    The table is not stored if the measurement was disturbed: other programs or virtual machines used the cores, or
+    times differed from round to round. Then the built-in choices of algorithms remain in use, and the exit code is 3.
 
     \b
       collectives calibrate -n 4
@@ -144,9 +148,10 @@ def command(
 
 
 def run(order: Order, seen: Screen) -> int:
-    """Measure on this rank, and store the table of the fastest algorithms on rank 0; returns the exit code.
+    """Measure all algorithms as one rank of a job. Rank 0 stores the table of the fastest algorithms.
 
-    Raises CollectiveError, ValueError, OSError.
+    `order` says what to measure, `seen` how to print. Return the exit code. Raises: CollectiveError, ValueError,
+    OSError.
     """
     effort = FULL.with_(order.budget, order.most, order.collectives)
     with collectives.init(transport=order.transport, calibrate="off") as comm:
@@ -197,7 +202,7 @@ def _report(table: Table, found: Outcome, path: Path) -> None:
 
 
 def main() -> None:
-    """The entry point of a rank's process that `collectives calibrate` has started."""
+    """The main function of a rank's process. `collectives calibrate` starts one process for each rank."""
     reported = json.loads(sys.argv[1])
     order = Order.from_json(reported["order"])
     load(order.modules, reported["cwd"])

@@ -55,12 +55,17 @@ def command(
 ) -> None:
     """Inject faults into small jobs of real processes, and check that all other ranks raise the right error in time.
 
-    A run forks its ranks, waits until they work, and kills one, stops one, cuts a link, or lets one make another call.
-    It measures how many ranks raise the right error in time, how long the slowest takes, whether an error names a rank
-    that was healthy, which ranks hang, and what is left: descriptors, threads, shared memory, keys. Cases between hosts
-    use network namespaces (root only), cases of the store start a Redis server.
+    Each run starts some ranks, waits until they run collectives, and injects one fault. For example, it kills or stops
+    a rank, cuts a network link, or lets one rank call another collective than the rest.
 
-    The exit code is 1 if any run did not meet what its case requires, 3 if the runs could not be made.
+    The command counts the ranks that raise the right error in time, and measures how long the slowest takes. It also
+    counts errors that name a healthy rank, and ranks that hang. Finally it lists what the job leaves behind: file
+    descriptors, threads, shared memory, store keys.
+
+    Faults between hosts need root, because network namespaces stand for the hosts. Faults of the store need a Redis
+    server, which the command starts.
+
+    The exit code is 1 if a rank did not react to a fault as it should, 3 if the command itself failed.
     """
     chosen = _chosen(rows, only, short)
     if listed:

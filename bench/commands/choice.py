@@ -59,11 +59,12 @@ def command(
     document: str | None,
     strict: bool,
 ) -> None:
-    """Measure each COLLECTIVE (allreduce, unless some are named) with the algorithm that the library chooses and with
-    every other algorithm, in turns. The ranks run on this machine and are started several times. Print how much longer
-    the chosen algorithm took than the fastest.
+    """Compare the algorithm that the library chooses with every other algorithm, for each COLLECTIVE.
 
-    The library chooses as in any program: also by tables that collectives calibrate has stored on this machine.
+    Without COLLECTIVE, allreduce is measured. All algorithms take turns. The ranks run on this machine and are started
+    several times. The command prints how much longer the chosen algorithm took than the fastest.
+
+    The library chooses as in any program. So it uses tables that `collectives calibrate` has stored on this machine.
 
     \b
       collectives bench choice
@@ -97,9 +98,9 @@ def command(
 
 
 def report(found: Sequence[Heat]) -> Iterator[str]:
-    """The results as text: a line for each call, and a summary with the worst ratio.
+    """Return the results `found` as text: a line for each collective and size, and a summary with the largest ratio.
 
-    `found`: the result for each call.
+    A ratio is the time of the automatically selected algorithm divided by the time of the fastest one.
     """
     width = max(len(name) for heat in found for name in (heat.chosen, heat.best, "algorithm"))
     yield "time: median over the rounds, of the slowest rank; ratio: to the best single algorithm's, within each round"

@@ -33,12 +33,14 @@ _STYLES = {SLOWER: "bold red", FASTER: "green", SAME: "dim", MODE: "yellow"}
 )
 @click.option("--all", "everything", is_flag=True, help="Also show figures that are the same.")
 def command(first: str, second: str, threshold: float, everything: bool) -> None:
-    """Compare this library's figures in the file SECOND with those in FIRST; --json has written both files.
+    """Compare two results of the benchmark: how much slower or faster is this library in the file SECOND than in FIRST?
 
-    A figure is SLOWER if its median has risen by more than the threshold, and by more than noise explains: the 99 %
-    confidence interval of second / first, computed from the raw samples, lies above 1. Figures are shown as "mode" and
-    not judged if the machine's cores or caches were faster while one of the two files was measured (see
-    docs/benchmark.md, "Modes of a machine").
+    `collectives bench --json` writes such files. A median time is SLOWER if it has risen by more than the threshold and
+    by more than the noise. That is the case if the 99 % confidence interval of second / first, computed from the raw
+    samples, lies above 1.
+
+    A time is marked "mode" if the machine's cores or caches were faster in one of the two runs. Such times are not
+    compared. See docs/benchmark.md, "Modes of a machine".
 
     The exit code is 1 if anything is SLOWER, 2 if the files cannot be compared.
     """

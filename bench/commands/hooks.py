@@ -114,27 +114,27 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Measure the exchange of a model's gradients by our hooks, and by what TensorFlow and PyTorch have of their own.
+    """Compare the gradient hooks of this library with the allreduce that TensorFlow and PyTorch have themselves.
 
     \b
-      tensorflow  ours: GradientExchange in a tf.function; TensorFlow's:
-                  CollectiveReduce in a ring over gRPC, one call for each
-                  tensor or one call for all tensors joined
-      torch       torch.distributed's all_reduce, ours with our backend and
-                  PyTorch's with Gloo: asynchronous for each tensor,
+      tensorflow  this library: GradientExchange in a tf.function
+                  TensorFlow: CollectiveReduce in a ring over gRPC, one call
+                  for each tensor or one call for all tensors joined
+      torch       torch.distributed's all_reduce, with the backend of this
+                  library and with Gloo: asynchronous for each tensor,
                   coalesced, and in buckets as in DistributedDataParallel;
-                  also steps of training with DistributedDataParallel
-                  (traces ddp-…)
+                  also training steps with DistributedDataParallel
+                  (models ddp-…)
 
-    The ranks are processes on this machine, and use the Python of this command. Our hook and the framework take turns,
-    and every result is checked. A time is that of the slowest rank; the factor is the framework's time over our hook's,
-    the median over the rounds.
+    The ranks are processes on this machine, and use the Python of this command. This library and the framework take
+    turns, and every result is checked. A time is that of the slowest rank. The factor is the framework's time divided
+    by that of this library, the median over all rounds.
 
     \b
       collectives bench hooks
       collectives bench hooks --framework tensorflow --trace resnet50,bert-large --json hooks.json
 
-    The exit code is 1 if a value from our hooks was wrong, 3 if one of our hooks failed.
+    The exit code is 1 if a result of this library was wrong, 3 if one of its hooks failed.
     """
     try:
         launcher = bootstrap().launcher
@@ -191,7 +191,10 @@ class _Session:
         self._versions: Final[dict[str, dict[str, str]]] = {}
 
     def run(self, frameworks: Sequence[Framework], todo: dict[str, list[Case]]) -> int:
-        """Measure all cases `todo` of each framework and print the results; returns the exit code."""
+        """Compare this library's hooks with each of `frameworks`, print the results, and return the exit code.
+
+        `todo` has the measurements to make, by the framework's name.
+        """
         started, clock = datetime.now(timezone.utc).astimezone(), time.monotonic()
         complete = False
         # The measuring functions need a communicator: this one has one rank. The measured ranks form their own group.

@@ -34,15 +34,15 @@ _WIDTH = 11
 @click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
 @click.option("--json", metavar="FILE", callback=writable, help="Write the counts.")
 def command(rounds: int, ranks: int, stores: tuple[str, ...], transport: str, timeout: float, json: str | None) -> None:
-    """Make and close communicators many times in one process, and compare the resources in use before and after.
+    """Create and close communicators many times in one process, and compare the resources in use before and after.
 
-    In each round, N threads form a communicator as its ranks, run two allreduces (one of them on an array from
-    comm.empty), and close the communicator. The command counts file descriptors, threads, mappings of shared
-    memory, keys in the store, files in the store's directory and in /dev/shm, and bytes of resident memory. A
+    In each round, N threads are the ranks of a new communicator. They run two allreduces, one of them on an array from
+    comm.empty, and close the communicator. The command counts file descriptors, threads, mappings of shared memory, and
+    keys in the store. It also counts files in the store's directory and in /dev/shm, and bytes of resident memory. A
     warm-up of 100 rounds comes before the first count.
 
-    The exit code is 1 if any count has grown (resident memory: by more than 4 MiB) or a result was wrong, 3 if
-    the ranks could not form a communicator.
+    The exit code is 1 if a result was wrong or a count has grown (resident memory: by more than 4 MiB). It is 3 if the
+    ranks could not form a communicator.
     """
     if transport != "auto":
         try:

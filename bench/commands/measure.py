@@ -238,21 +238,21 @@ def command(
     bucket: int | None,
     in_memory: bool,
 ) -> None:
-    """Measure COLLECTIVE (a name or "all"; allreduce if none is given) and check its results.
+    """Measure COLLECTIVE and check its results. It is a name or "all"; without it, allreduce is measured.
 
-    Started by hand it runs N ranks on this machine; under a launcher (collectives run, torchrun, mpirun, srun)
-    the processes are the ranks. The columns are those of nccl-tests:
+    If you start it by hand, it runs N ranks on this machine. Under a launcher (collectives run, torchrun, mpirun,
+    srun), the processes of the launcher are the ranks. The columns are those of nccl-tests:
 
     \b
-      size   bytes of a rank's array; in collectives with one part for each
+      size   bytes of a rank's array; in collectives with one block for each
              rank (allgather, reduce_scatter, alltoall, gather, scatter), of
-             the parts of all ranks together
-      count  elements of the array, or of one part
-      time   microseconds on the slowest rank of an iteration, without the
-             barrier before it: the median over the iterations
+             the blocks of all ranks together
+      count  elements of the array, or of one block
+      time   microseconds on the slowest rank, without the barrier before
+             each call: the median over all calls
       algbw  size / time, in GB/s
       busbw  algbw x 2(n-1)/n for allreduce on n ranks, x (n-1)/n for
-             collectives with parts, x 1 for broadcast and reduce
+             collectives with blocks, x 1 for broadcast and reduce
       #wrong number of wrong elements in the results of all ranks
 
     The exit code is 1 if any value is wrong, 2 for a wrong command line, 3 if the run failed.

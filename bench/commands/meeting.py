@@ -29,15 +29,18 @@ from collectives.bench.report import Progress
 @click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
 @click.option("--json", metavar="FILE", callback=writable, help="Write every round's times.")
 def command(ranks: int, rounds: int, stores: tuple[str, ...], timeout: float, json: str | None) -> None:
-    """Measure how long N ranks, threads of one process that start at the same moment, take to form a group.
+    """Measure how long N ranks take to find each other through a store and to form a group.
+
+    The ranks are threads of one process, which start at the same moment. Two times are measured, from the start of the
+    first rank to the end of the last:
 
     \b
-      meet   until every rank has read the entries of all ranks in the store
-      init   until collectives.init() has returned on every rank; this includes
-             meeting, opening links and a first barrier
+      meet   until every rank has read from the store what all ranks wrote
+      init   until collectives.init() has returned on every rank; this also
+             includes opening connections and a first barrier
 
-    Both times run from the first rank's start to the last rank's end. The ranks have a run id and a secret, as under
-    any launcher. To measure Redis, too, set $COLLECTIVES_STORE to redis://host.
+    The ranks have a run id and a secret, as under any launcher. To measure Redis, too, set $COLLECTIVES_STORE to
+    redis://host.
 
     The exit code is 3 if the ranks could not form a group.
     """

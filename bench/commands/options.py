@@ -35,7 +35,10 @@ launches_option = click.option(
 
 
 def names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """All names given by a repeatable option, each once; a value may hold several names, separated by commas."""
+    """Return all names that the user has given with a repeatable command-line option, without duplicates.
+
+    Each value of the option may have several names, separated by commas.
+    """
     return tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
 
 
@@ -46,7 +49,7 @@ def positive(ctx: click.Context, param: click.Parameter, value: float | None) ->
 
 
 def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Parse the value of an option that is a size, such as "64K"; returns it in bytes."""
+    """Parse the value of a command-line option that is a size, such as "64K"; return it in bytes."""
     try:
         return None if value is None else sizes.parse(value)
     except ValueError as error:
@@ -54,7 +57,10 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
 
 
 def numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
-    """Parse an option's numbers of ranks, separated by commas; returns them in ascending order."""
+    """Parse the value of a command-line option that is a list of numbers of ranks, separated by commas.
+
+    Return them in ascending order.
+    """
     try:
         found = tuple(sorted({int(part) for part in value.split(",")}))
     except ValueError:
@@ -65,7 +71,10 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int
 
 
 def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Check the value of an option that names a file to write; returns its absolute path."""
+    """Check the value of a command-line option that is the name of a file to write; return its absolute path.
+
+    Raises: click.BadParameter if the file cannot be written.
+    """
     if value is not None:
         path = Path(value).absolute()
         if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
@@ -75,10 +84,10 @@ def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 
 def screen() -> Screen:
-    """How to print: whether standard output can show colours, and standard error a progress line."""
+    """Return how to print: whether standard output can show colours, and standard error a line with the progress."""
     return Screen(colourful(1), sys.stderr.isatty())
 
 
 def say(text: str) -> None:
-    """Print `text`, a line about a step that takes long, on the standard error."""
+    """Print `text`, which tells the user about a step that takes long, to the standard error."""
     click.echo(f"collectives bench: {text}", err=True)

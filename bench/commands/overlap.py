@@ -50,14 +50,14 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Measure training steps in TensorFlow that exchange gradients in buckets, in one fused call, or not at all.
+    """Measure training steps in TensorFlow in three modes: gradients are summed in buckets, in one call, or not at all.
 
-    Two ranks train dense layers. Each rank is in a network namespace of its own, and the link between the namespaces
-    has a limited rate. A bucket is sent as soon as its gradients are computed, while others are still being computed;
-    the hook records when each exchange starts and ends. The three modes take turns, step by step. Needs root, the
-    programs ip and tc, and TensorFlow.
+    Two ranks train a network of dense layers. Each rank is in a network namespace of its own, and the link between the
+    namespaces has a limited bit rate. The allreduce of a bucket starts as soon as its gradients are computed, while
+    others are still being computed. The start and the end of each allreduce are recorded. The three modes take turns,
+    step by step.
 
-    The exit code is 3 if a rank failed.
+    The command needs root, the programs ip and tc, and TensorFlow. The exit code is 3 if a rank failed.
     """
     if (reason := missing("tensorflow") or why_not(rate[0])) is not None:
         raise click.ClickException(reason)

@@ -19,10 +19,13 @@ from collectives.commands.child import StartError
 
 @click.command("sharing")
 def command() -> None:
-    """Run ranks on two cores, without and with a busy program on one of them, and count the ranks' sleeps in calls.
+    """Count how often ranks sleep during collectives if they share two cores with each other and with a busy program.
 
-    The exit code is 1 if a rank sleeps once per call or more, or does not leave the busy program its core, 3 if ranks
-    failed. Needs a machine on which nothing else runs.
+    There are two measurements, one without and one with a busy program on one of the cores. The command needs a machine
+    on which nothing else runs.
+
+    The exit code is 1 if a rank sleeps once per call or more, or does not leave the core to the busy program. It is 3
+    if a rank failed.
     """
     if reasons := beforehand(2):
         say(f"this machine is not quiet, so figures mean little: {'; '.join(reasons)}")

@@ -38,7 +38,10 @@ _WITHIN: Final = 0.2  # the summary counts predictions with at most this relativ
 
 
 def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sizes in bytes, up to `most`, at which costs are fitted, and the sizes between at which costs are checked."""
+    """Return two tuples of sizes in bytes, up to `most`: for fitting the simulator's parameters, and for checking them.
+
+    The sizes alternate: between two sizes of the first tuple there is one of the second.
+    """
     found = [8]
     while found[-1] * _BETWEEN <= max(most, 64):
         found.append(found[-1] * _BETWEEN)
@@ -75,13 +78,14 @@ def command(
     tolerant: bool,
     document: str | None,
 ) -> None:
-    """Measure every algorithm of each COLLECTIVE (allreduce, unless some are named) among ranks on this machine. Find
-    the costs (latencies, bandwidths) with which `collectives simulate` predicts these times best, and print how far
-    its predictions are off.
+    """Fit the costs with which `collectives simulate` predicts run times to measurements on this machine.
 
-    Costs are fitted at every second size, and checked at the sizes between. They are stored on this machine, and used
-    by `collectives simulate --here shm` (or tcp). With --kept, no costs are fitted: those stored by an earlier run are
-    checked.
+    The command measures every algorithm of each COLLECTIVE; without COLLECTIVE, of allreduce. It finds the latencies
+    and bandwidths that predict the measured times best, and prints how far the predictions are off.
+
+    Half of the sizes are used to fit the costs, and the sizes between them to check the predictions. The costs are
+    stored on this machine for `collectives simulate --here shm` (or tcp). With --kept, no costs are fitted. Then the
+    stored costs of an earlier run are checked.
 
     \b
       collectives bench simulator
@@ -146,9 +150,10 @@ def command(
 
 
 def report(checked: Sequence[Measured], off: Sequence[float], counts: Sequence[int]) -> Iterator[str]:
-    """A table of the median errors of predicted times: a line for each algorithm, a column for each number of ranks.
+    """Format a table of the median errors of predicted times, with a line for each algorithm.
 
-    `checked`: the measured calls. `off`: the relative error of the prediction for each call.
+    There is a column for each of `counts`, the numbers of ranks. `checked` are the measured times. `off` is the
+    relative error of the prediction for each of them.
     """
 
     def middle(chosen: Sequence[float]) -> str:

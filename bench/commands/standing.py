@@ -65,19 +65,21 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Compare the library with Open MPI, MPICH, Intel MPI and Gloo, and print which targets it meets.
+    """Compare this library with Open MPI, MPICH, Intel MPI and Gloo, and print which targets it meets.
 
-    Each cell of the table is for a range of sizes (band). The cell has the ratio of our time to that of the fastest
-    other system, for float32 sums: at the worst size of the band, and the median over the band's sizes. "pass" means
-    that the ratio at every size is at most the target (bar) for that size. All systems take turns, and are started
-    several times. Ratios leave out rounds in which the machine was faster or slower than in most rounds. "(row)" marks
-    short calls that follow one another without a barrier before each. The whole table takes about ten minutes.
+    All libraries sum float32 arrays, take turns, and are started several times. The output is a table with one column
+    for each range of message sizes. A cell has two ratios of this library's time to that of the fastest other library:
+    at the worst size of the range, and the median over its sizes. "pass" means that the ratio at every size is at most
+    the target.
+
+    Rounds in which the machine was faster or slower than in most rounds do not count. "(row)" marks short calls without
+    a barrier between them. The whole table takes about ten minutes.
 
     \b
       collectives bench standing --json standing.json
       collectives bench standing --transport tcp -n 2 --budget 60
 
-    The exit code is 1 if any of our values was wrong, 3 if a run failed.
+    The exit code is 1 if any result of this library was wrong, 3 if a run failed.
     """
     lines = tuple(
         line
@@ -124,7 +126,10 @@ def _cores() -> int:
 
 
 class Runs:
-    """Runs the benchmark in new processes for each plan (what to measure), and reads the results from a file."""
+    """Runs the benchmark in new processes, one run after the other.
+
+    It reads the results from the JSON file that each run writes.
+    """
 
     def __init__(self, quiet: Screen, folder: Path, addresses: str) -> None:
         self._screen: Final = quiet

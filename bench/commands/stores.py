@@ -26,9 +26,9 @@ store_option = click.option(
 
 
 def each(stores: tuple[str, ...], progress: Progress, measure: Callable[[Place], T]) -> Iterator[T | None]:
-    """Yield the result of `measure` for each of the rendezvous `stores`; if it fails, print the error and yield None.
+    """Call `measure` for each rendezvous store in `stores`, and yield its result.
 
-    Raises BadParameter for an unknown store.
+    If `measure` fails, print the error and yield None. Raises: click.BadParameter for an unknown store.
     """
     for name in stores or usual():
         found = None

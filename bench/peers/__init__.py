@@ -29,57 +29,60 @@ HOOKS: Final = ("hook-tensorflow", "ring-tensorflow", "hook-torch", "gloo-torch"
 
 
 class Member(Protocol):
-    """One rank of a peer (another system that is measured), in a process of its own."""
+    """One rank of another library that the benchmark measures, such as Open MPI, in a process of its own."""
 
     @property
     def rank(self) -> int: ...
     def empty(self, elements: int, dtype: Any) -> Any:
-        """A new array for the call that `bind` makes, allocated as users of the peer (another system) would do it."""
+        """Allocate an array of `elements` elements, in the way in which users of a library such as Open MPI do it."""
 
     def barrier(self) -> None: ...
     def bind(self, case: Any, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
-        """Returns a function that makes the call of `case` on `inp`, and the array to which it writes: `inp` or `out`.
+        """Return a function that runs the collective `case` on the input `inp`, and the array that receives its result.
 
-        None instead of the array if the function returns its result, as an object with the buffer protocol. Raises
-        NotImplementedError for cases that the peer does not support.
+        This array is `inp` or `out`. It is None if the function returns its result, as an object with the buffer
+        protocol. Raises: NotImplementedError if the library that is measured does not support the collective.
         """
 
     def close(self) -> None: ...
 
 
 class Task(Protocol):
-    """A case (what is measured), ready to be called on arrays that the peer, another system, has made."""
+    """A collective that is ready to be run and timed, in the process of another library such as Open MPI.
+
+    The other library has allocated the arrays.
+    """
 
     def call(self) -> Any: ...
     def wrong(self, salt: int) -> int:
-        """Call once with input values chosen by `salt`; returns the number of wrong elements in this rank's result."""
+        """Run the measured collective once on test data; return the number of wrong elements in this rank's result.
+
+        `salt` selects the test data; each value gives other data.
+        """
 
     # def renew(self) -> None: write the input, as if it had just been computed; only in tasks that can do this
 
 
 class Tasker(Protocol):
-    """One rank of a peer in `HOOKS`: a framework's exchange of gradients, or our hook.
+    """One rank of an ML framework whose gradient allreduce is measured.
 
-    A case is a list of gradients or a step of training.
+    It uses the framework's own allreduce, or this library's hook for the framework.
     """
 
     @property
     def rank(self) -> int: ...
     def barrier(self) -> Any: ...
     def task(self, case: Any) -> Task:
-        """Prepare a case (a list of gradients or a step of training).
+        """Prepare what `case` describes: the allreduce of a model's gradients, or a training step.
 
-        NotImplementedError if this system does not support it.
+        Raises: NotImplementedError if the framework does not support it.
         """
 
     def close(self) -> None: ...
 
 
 class Peer(Protocol):
-    """The interface of a peer's module.
-
-    A peer is another system that the benchmark measures, such as an MPI library.
-    """
+    """What a module in bench/peers has to define, so that the benchmark can measure another library."""
 
     ENVIRONMENT: str
     REQUIREMENTS: tuple[str, ...]
@@ -91,7 +94,10 @@ class Peer(Protocol):
 
 
 def peer(name: str) -> Peer:
-    """The module of the peer (another measured system) `name`. ValueError, which lists `NAMES`, for other names."""
+    """Return the module for measuring the library `name`, such as "openmpi".
+
+    Raises: ValueError, with a list of the names, if the name is unknown.
+    """
     if name not in NAMES:
         from collectives.native.spelling import (
             hint,
@@ -102,10 +108,10 @@ def peer(name: str) -> Peer:
 
 
 def system(name: str) -> Peer:
-    """The module of the peer (measured system) `name`, one of `NAMES` or `HOOKS`."""
+    """Return the module for measuring `name`, a library in `NAMES` or a framework's gradient exchange in `HOOKS`."""
     return cast(Peer, importlib.import_module(module(name)))
 
 
 def module(name: str) -> str:
-    """The name by which the module of the peer (another measured system) `name` is imported."""
+    """Return the full name of the Python module for measuring the library `name`, such as "openmpi"."""
     return f"collectives.bench.peers.{name.replace('-', '_')}"

@@ -30,15 +30,19 @@ END: Final = 10.0
 
 
 class PeerFailed(Exception):
-    """The processes of a peer (another measured system) did not answer as expected; the text has the reason."""
+    """The processes of another library, such as Open MPI, have failed or did not answer. The message has the reason."""
 
 
 class PeerCannot(Exception):
-    """No rank of a peer (another measured system) can run the case; the text has the reason."""
+    """Another library, such as Open MPI, does not support the collective to be measured. The message has the reason."""
 
 
 class Crew:
-    """The processes of one peer (another measured system), one per rank; they sleep between commands."""
+    """The processes in which the benchmark measures another library, such as Open MPI: one process for each rank.
+
+    This object starts them and sends them commands. They sleep between commands, so that they use no CPU time while
+    this library is measured.
+    """
 
     def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
         """Start the workers, and wait until all have connected to this process. Raises PeerFailed.
@@ -89,10 +93,11 @@ class Crew:
                 raise TimeoutError(f"ranks {sorted(missing)} did not come within {START:g} s")
 
     def prepare(self, case: Case, warmup: int, renew: bool = False, row: int = 1) -> None:
-        """Let all workers (the other system's processes) prepare `case`. Raises PeerCannot, PeerFailed.
+        """Let all processes of another library, such as Open MPI, prepare the collective `case`.
 
-        `warmup`: the number of untimed calls. `renew`: whether the input is written again before each timed iteration.
-        `row`: the number of calls in an iteration.
+        They run it `warmup` times without timing it. `renew` tells whether to write the input again before each timed
+        iteration. `row` is the number of calls in an iteration. Raises: PeerCannot if the other library does not
+        support the collective; PeerFailed.
         """
         answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup, "renew": renew, "row": row})
         reasons = [a.get("unsupported") or a.get("error") for a in answers]
@@ -143,7 +148,10 @@ class Crew:
         return ""
 
     def close(self) -> None:
-        """End the workers (the other system's processes); those that still run afterwards get signals. Never raises."""
+        """Ask all processes of another library, such as Open MPI, to end.
+
+        Kill those that do not end in time. Raises nothing.
+        """
         for channel in self._channels.values():
             with contextlib.suppress(OSError):
                 channel.send({"do": "end"}, 1.0)

@@ -30,21 +30,25 @@ _MARK: Final = ".complete"
 
 
 class CannotInstall(Exception):
-    """The virtual environment of another system could not be made; the exception's text has the reason."""
+    """The Python packages of another library, such as Open MPI, could not be installed. The message has the reason."""
 
 
 def cache_folder() -> Path:
-    """The folder of virtual environments for other systems: pycollectives/peers in $XDG_CACHE_HOME or ~/.cache."""
+    """Return the folder for the virtual environments in which other libraries are installed for the benchmark.
+
+    It is pycollectives/peers in $XDG_CACHE_HOME or in ~/.cache.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "pycollectives" / "peers"
 
 
 def python_for(name: str, say: Callable[[str], None], show: bool) -> str:
-    """The path of the Python interpreter for the processes of the peer (another measured system) `name`.
+    """Return the path of the Python interpreter with which the library `name`, such as "openmpi", is measured.
 
-    Makes the peer's virtual environment first if that is missing or incomplete. `say` is called with a line of text for
-    each long step. `show`: let pip draw its progress on the terminal. Raises CannotInstall; ValueError for an unknown
-    peer.
+    If necessary, create a virtual environment first, and install the library with pip. `say` is called with a line of
+    text for each long step. If `show`, pip shows its progress on the terminal.
+
+    Raises: CannotInstall; ValueError if the name is unknown.
     """
     system = peer(name)
     requirements = (*system.REQUIREMENTS, *system.BARE, NUMPY)

@@ -29,25 +29,31 @@ def commands(python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]
 
 
 def environment() -> dict[str, str]:
-    """The environment variable from which `packages` reads, in a worker process, where the packages are."""
+    """Return an environment variable that tells worker processes where this process finds Python packages.
+
+    The function `packages` reads it in the worker process.
+    """
     return {_PATH: json.dumps(sys.path)}
 
 
 def packages() -> None:
-    """Called in a worker process: makes imports find the packages that the benchmark's process finds."""
+    """Let this worker process import the same packages as the process of the benchmark that has started it."""
     sys.path[:] = json.loads(os.environ[_PATH])
     del sys.modules["collectives"]  # the empty module of `worker.BOOT`; the next import finds the package
 
 
 def missing(framework: str) -> str | None:
-    """The reason that this framework cannot be measured in this interpreter; None if it can."""
+    """Return None if `framework`, a package such as "torch", is installed for this interpreter.
+
+    Otherwise return an error text.
+    """
     if find_spec(framework) is not None:
         return None
     return f"{framework} is not installed in {sys.executable}: pip install {framework}"
 
 
 class Gradients:
-    """One rank's gradients, the inputs of a case that sums a list of gradients, and the check of the results."""
+    """One rank's gradients as test data: the inputs of allreduces, and the check of their results."""
 
     def __init__(self, case: Case, rank: int, arrays: Sequence[Array]) -> None:
         """`arrays`: this rank's gradients, together `case.count` elements. The case sums each array over all ranks."""
@@ -56,16 +62,19 @@ class Gradients:
         self.arrays: Final = tuple(arrays)
 
     def fill(self, salt: int) -> None:
-        """Overwrite the arrays with small whole numbers chosen by `salt`."""
+        """Overwrite this rank's gradients with small integers, as test data.
+
+        `salt` selects the integers; each value gives others.
+        """
         table = self._values(salt).table(self._rank)
         for array, start in self._placed(self.arrays):
             values.fill(array, table, start)
 
     def wrong(self, results: Sequence[Any], salt: int) -> int:
-        """The number of wrong elements in `results`, the sums of the inputs that `fill(salt)` wrote on all ranks.
+        """Return the number of wrong elements in `results`, the sums over all ranks of what `fill(salt)` has written.
 
-        A result is an object with the buffer protocol. All elements count as wrong if there are too few or too many
-        results, or if a result has the wrong size.
+        Each result is an object with the buffer protocol. All elements count as wrong if a result is missing or has the
+        wrong size.
         """
         found = [np.asarray(result) for result in results]
         if [array.size for array in found] != [array.size for array in self.arrays]:

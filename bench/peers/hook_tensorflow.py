@@ -54,7 +54,7 @@ class Member:
 
 
 class List:
-    """A measured call: a compiled function that takes a model's gradients and returns the reduced gradients."""
+    """A compiled TensorFlow function that sums the gradients of a model over all ranks, ready to be timed."""
 
     def __init__(
         self,

@@ -42,9 +42,9 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 def member(backend: str, folder: str, ranks: int, rank: int | None) -> Member:
-    """Form a process group of torch.distributed with `backend` and `ranks` ranks, and join it as rank `rank`.
+    """Join a process group of torch.distributed with `ranks` ranks as rank `rank`, and return this rank.
 
-    `folder`: where the ranks find each other.
+    `backend` is the backend's name, such as "gloo". `folder` is the directory through which the ranks find each other.
     """
     assert rank is not None
     import torch
@@ -76,7 +76,10 @@ class Member:
 
 
 class List:
-    """A measured call: an allreduce in place of each gradient of a model, those of the last layer first."""
+    """An allreduce of each gradient of a model with PyTorch, in place, ready to be timed.
+
+    The gradients of the last layer come first, as in backpropagation.
+    """
 
     def __init__(self, torch: Any, dist: Any, case: Case) -> None:
         known = [torch.zeros(shape, dtype=getattr(torch, case.dtype)) for shape in reversed(shapes(case.trace))]
@@ -124,7 +127,7 @@ class List:
 
 
 class Training:
-    """Training steps of a network of dense layers, wrapped in DistributedDataParallel with default settings."""
+    """Training steps of a dense neural network with PyTorch's DistributedDataParallel in its default settings."""
 
     def __init__(self, torch: Any, dist: Any, case: Case) -> None:
         self._torch, self._dist = torch, dist
@@ -141,9 +144,10 @@ class Training:
         self._optimizer.step()
 
     def wrong(self, salt: int) -> int:
-        """Train a few steps on samples chosen by `salt`; returns the number of wrong parameters.
+        """Train for a few steps, and return the number of wrong parameters of the network.
 
-        The parameters are compared with those of a second network, which this process trains on all ranks' samples.
+        The parameters are compared with those of a second network, which this process trains on the samples of all
+        ranks. `salt` selects the samples.
         """
         torch, rank, ranks = self._torch, self._dist.get_rank(), self._dist.get_world_size()
         together, alone = torch.nn.parallel.DistributedDataParallel(self._network(salt)), self._network(salt)

@@ -18,9 +18,10 @@ from collectives.bench.plan import PeerPlan, Plan
 
 
 class Side:
-    """One peer (another system) to measure.
+    """Another library, such as Open MPI, as the benchmark measures it, with the methods of `bench.measure.Contestant`.
 
-    Every rank of the benchmark calls each method; rank 0 commands its processes.
+    Every rank of the benchmark calls each method. Rank 0 sends commands to the processes of the other library, while
+    the other ranks of this library sleep.
     """
 
     def __init__(

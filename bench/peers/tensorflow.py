@@ -46,9 +46,9 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 def join(folder: str, ranks: int, rank: int) -> Any:
-    """Start this rank's TensorFlow server, and form a cluster of `ranks` servers; returns the module `tensorflow`.
+    """Start a TensorFlow server for this rank, and join it to a cluster of `ranks` servers.
 
-    `folder`: where the ranks find each other.
+    `folder` is the directory through which the ranks find each other. Return the imported package tensorflow.
     """
     tf: Any = importlib.import_module("tensorflow")
     servers: Any = importlib.import_module("tensorflow.core.protobuf.tensorflow_server_pb2")

@@ -47,7 +47,10 @@ BOOT = (
 
 
 class OnArrays:
-    """A case (a measured call) on arrays that the benchmark fills and checks; the other system only makes the call."""
+    """A collective of another library, such as Open MPI, that is ready to be run and timed.
+
+    The benchmark fills the arrays with test data and checks the results. The other library only runs the collective.
+    """
 
     def __init__(self, member: Member, case: Case) -> None:
         try:
