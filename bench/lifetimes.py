@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 import collectives
-from collectives.bench.crowd import Crowd, Place, job
 from collectives.bench.hosts import own_memory
+from collectives.bench.rank_threads import Place, RankThreads, job
 
 FIRST: Final = 100  # rounds that do not count
 GROWTH: Final = 4 << 20  # bytes that resident memory may grow by, whatever the number of rounds
@@ -91,7 +91,7 @@ def measure(
     Raises: CollectiveError.
     """
     wrong = 0
-    with Crowd(ranks) as crowd, job() as secret:
+    with RankThreads(ranks) as threads, job() as secret:
 
         def life(rank: int) -> int:
             with collectives.init(
@@ -114,10 +114,10 @@ def measure(
                 return wrong + int(np.count_nonzero(y != ranks))
 
         for _ in range(FIRST):
-            crowd.run(life)
+            threads.run(life)
         before, start = Counts.now(place), time.monotonic()
         for number in range(rounds):
             note(number)
-            wrong += sum(crowd.run(life)[0])
+            wrong += sum(threads.run(life)[0])
         seconds = time.monotonic() - start
         return Lifetimes(place.kind, transport, ranks, rounds, seconds, before, Counts.now(place), wrong)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import collectives
-from collectives.bench.crowd import Crowd, Place, job
+from collectives.bench.rank_threads import Place, RankThreads, job
 from collectives.rendezvous import Membership, Store, form, open_store, release
 
 
@@ -32,13 +32,13 @@ def measure(place: Place, ranks: int, rounds: int, timeout: float) -> Meeting:
 
     Every time is measured `rounds` times. `timeout` is in seconds. Raises: CollectiveError.
     """
-    with Crowd(ranks) as crowd:
-        meet = [_meet(crowd, place, timeout) for _ in range(rounds)]
-        init = [_init(crowd, place, timeout) for _ in range(rounds)]
+    with RankThreads(ranks) as threads:
+        meet = [_meet(threads, place, timeout) for _ in range(rounds)]
+        init = [_init(threads, place, timeout) for _ in range(rounds)]
     return Meeting(place.kind, ranks, tuple(meet), tuple(init))
 
 
-def _meet(crowd: Crowd, place: Place, timeout: float) -> float:
+def _meet(threads: RankThreads, place: Place, timeout: float) -> float:
     with job() as secret:
         run = secret.hex()[:32]
         opened: list[tuple[Store, Membership | None]] = []
@@ -49,7 +49,7 @@ def _meet(crowd: Crowd, place: Place, timeout: float) -> float:
             found = form(
                 store,
                 rank=rank,
-                size=crowd.ranks,
+                size=threads.ranks,
                 name="meeting",
                 record={"rank": rank},
                 fingerprint="bench",
@@ -60,7 +60,7 @@ def _meet(crowd: Crowd, place: Place, timeout: float) -> float:
             opened.append((store, found))
 
         try:
-            return crowd.run(meet)[1]
+            return threads.run(meet)[1]
         finally:
             for store, membership in opened:
                 if membership is not None:
@@ -69,7 +69,7 @@ def _meet(crowd: Crowd, place: Place, timeout: float) -> float:
                 store.close()
 
 
-def _init(crowd: Crowd, place: Place, timeout: float) -> float:
+def _init(threads: RankThreads, place: Place, timeout: float) -> float:
     with job() as secret:
         made: list[collectives.Communicator] = []
 
@@ -78,7 +78,7 @@ def _init(crowd: Crowd, place: Place, timeout: float) -> float:
                 collectives.init(
                     place.url,
                     rank=rank,
-                    size=crowd.ranks,
+                    size=threads.ranks,
                     name="meeting",
                     timeout=timeout,
                     join_timeout=timeout,
@@ -88,7 +88,7 @@ def _init(crowd: Crowd, place: Place, timeout: float) -> float:
             )
 
         try:
-            return crowd.run(init)[1]
+            return threads.run(init)[1]
         finally:
             for comm in made:
                 comm.close()

@@ -54,10 +54,10 @@ BUSY: Final = {
 LONG: Final = {
     "tests/bench/test_choice.py": 40,
     "tests/bench/test_command.py": 80,
-    "tests/bench/test_crowd.py": 60,
     "tests/bench/test_limits.py": 40,
     "tests/bench/test_peers.py": 50,
     "tests/bench/test_plot.py": 60,
+    "tests/bench/test_rank_threads.py": 60,
     "tests/bench/test_simulator.py": 40,
     "tests/bench/test_wire.py": 40,
     "tests/collectives/calibration/test_calibration_noise.py": 70,

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from collectives.bench.commands.options import positive, screen, writable
 from collectives.bench.commands.stores import each, store_option
-from collectives.bench.crowd import Place
 from collectives.bench.document import FORMAT, VERSION, write
 from collectives.bench.exits import FAILED, REFUTED
 from collectives.bench.lifetimes import FIRST, GROWTH, Counts, Lifetimes, measure
+from collectives.bench.rank_threads import Place
 from collectives.bench.report import Progress
 from collectives.native.errors import CollectiveError
 from collectives.transports import registry

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from collectives.bench.commands.options import positive, screen, writable
 from collectives.bench.commands.stores import each, store_option
-from collectives.bench.crowd import Place
 from collectives.bench.document import FORMAT, VERSION, write
 from collectives.bench.exits import FAILED
 from collectives.bench.meeting import Meeting, measure
+from collectives.bench.rank_threads import Place
 from collectives.bench.report import Progress
 
 

@@ -9,7 +9,7 @@ import click
 from redis.exceptions import RedisError
 
 from collectives.bench.commands.options import names
-from collectives.bench.crowd import OWN, Place, place, usual
+from collectives.bench.rank_threads import OWN, Place, place, usual
 from collectives.bench.report import Progress
 from collectives.native.errors import CollectiveError
 

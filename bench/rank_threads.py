@@ -32,7 +32,7 @@ LIMIT: Final = 120.0  # seconds that a thread waits for the others to begin a ta
 _KEYS: Final = "collectives:*"  # what the library keeps in a Redis server
 
 
-class Crowd:
+class RankThreads:
     """A pool of `ranks` threads that all run the same task at the same time. Use it in a `with` statement.
 
     Each thread stands for a rank of a job, to measure how ranks find each other.
@@ -69,7 +69,7 @@ class Crowd:
         done = [future.result() for future in running]
         return [found for found, _, _ in done], max(end for _, _, end in done) - min(start for _, start, _ in done)
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> RankThreads:
         self.run(lambda _rank: None)  # starts all threads
         return self
 

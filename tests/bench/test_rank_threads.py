@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from collectives.bench import lifetimes, meeting
 from collectives.bench.commands.bench import command
-from collectives.bench.crowd import OWN, Crowd, Place, job, place, usual
 from collectives.bench.lifetimes import GROWTH, Counts, Lifetimes
+from collectives.bench.rank_threads import OWN, Place, RankThreads, job, place, usual
 from tests.bench.running import bench, environment
 from tests.collectives.groups import nothing_left
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def test_all_start_together_on_the_same_threads() -> None:
-    with Crowd(3) as crowd:
-        first, seconds = crowd.run(lambda rank: (rank, threading.get_ident()))
-        second, _ = crowd.run(lambda rank: (rank, threading.get_ident()))
+    with RankThreads(3) as threads:
+        first, seconds = threads.run(lambda rank: (rank, threading.get_ident()))
+        second, _ = threads.run(lambda rank: (rank, threading.get_ident()))
         assert [rank for rank, _ in first] == [0, 1, 2] and seconds > 0
         assert {thread for _, thread in first} == {thread for _, thread in second}
 
@@ -45,10 +45,10 @@ def test_the_first_error_is_raised_and_the_threads_go_on() -> None:
         time.sleep(0.05)  # what failed first has been noted
         raise RuntimeError("a consequence")
 
-    with Crowd(2) as crowd:
+    with RankThreads(2) as threads:
         with pytest.raises(ValueError, match="the cause"):
-            crowd.run(task)
-        assert crowd.run(lambda rank: rank)[0] == [0, 1]
+            threads.run(task)
+        assert threads.run(lambda rank: rank)[0] == [0, 1]
 
 
 def test_a_job_has_a_run_id_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
