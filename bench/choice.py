@@ -31,7 +31,7 @@ _BOUNDS: Final = (3, 200)  # iterations in a round
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class AlgorithmTimes:
     """The times of one collective at one size, with `algorithm="auto"` and with each algorithm that can be named.
 
     `chosen` is the algorithm that "auto" selects. `seconds` maps "auto" and the names of the algorithms to the time of
@@ -78,7 +78,7 @@ class Heat:
         return median(seconds for seconds in self.seconds[name] if seconds is not None)
 
 
-def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
+def measure(order: Order, ranks: int, launches: int) -> list[AlgorithmTimes]:
     """Measure the collectives and sizes in `order` with every algorithm that can run them.
 
     Return one result for each collective and size. The processes of all `ranks` ranks are started `launches` times.
@@ -86,18 +86,19 @@ def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
     process cannot be started; RuntimeError if a rank failed.
     """
     each = asdict(replace(order, budget=order.budget / launches))
-    reported = [[Heat(**heat) for heat in answer("collectives.bench.choice", each, ranks)] for _ in range(launches)]
-    return [together(heats) for heats in zip(*reported, strict=True)]
+    answers = [answer("collectives.bench.choice", each, ranks) for _ in range(launches)]
+    reported = [[AlgorithmTimes(**one) for one in found] for found in answers]
+    return [together(results) for results in zip(*reported, strict=True)]
 
 
-def together(heats: Sequence[Heat]) -> Heat:
-    """Combine `heats`, the results that several launches of the processes gave for one collective and size.
+def together(results: Sequence[AlgorithmTimes]) -> AlgorithmTimes:
+    """Combine `results`, the results that several launches of the processes gave for one collective and size.
 
     Return one result that has the rounds of all launches, one after the other.
     """
-    names = dict.fromkeys(name for heat in heats for name in heat.seconds)
-    seconds = {n: [s for heat in heats for s in heat.seconds.get(n, [None] * len(heat.seconds[AUTO]))] for n in names}
-    return replace(heats[-1], seconds=seconds)
+    names = dict.fromkeys(name for result in results for name in result.seconds)
+    seconds = {n: [s for one in results for s in one.seconds.get(n, [None] * len(one.seconds[AUTO]))] for n in names}
+    return replace(results[-1], seconds=seconds)
 
 
 def run(order: Order) -> list[dict[str, Any]] | None:
@@ -121,7 +122,7 @@ def run(order: Order) -> list[dict[str, Any]] | None:
                 counts = watch.fitting(list(near.values()), order.budget, ROUNDS, _BOUNDS)
                 seconds = watch.turns([calls[name] for name in near], counts, ROUNDS, renew)
                 times = dict(zip(near, np.transpose(seconds).tolist(), strict=True))
-                found.append(asdict(Heat(collective, comm.size, nbytes, chosen, times)))
+                found.append(asdict(AlgorithmTimes(collective, comm.size, nbytes, chosen, times)))
         comm.barrier()
         return found if comm.rank == 0 else None
 

@@ -13,7 +13,7 @@ import click
 from rich.text import Text
 
 from collectives.bench import sizes
-from collectives.bench.choice import AUTO, BAR, Heat, measure
+from collectives.bench.choice import AUTO, BAR, AlgorithmTimes, measure
 from collectives.bench.commands.options import launches_option, numbers, positive, screen, size, writable
 from collectives.bench.document import FORMAT, VERSION, write
 from collectives.bench.exits import FAILED, REFUTED
@@ -76,7 +76,7 @@ def command(
             registry.transport(transport)
     except (ValueError, CollectiveError) as error:
         raise click.UsageError(str(error)) from error
-    progress, found = Progress(screen().progress), list[Heat]()
+    progress, found = Progress(screen().progress), list[AlgorithmTimes]()
     try:
         order = Order(tuple(dict.fromkeys(collective)) or ("allreduce",), at, transport, budget)
         for count in counts:
@@ -92,25 +92,25 @@ def command(
         console.print(Text(line))
     if document is not None:
         head = {"format": f"{FORMAT} choice", "version": VERSION, "transport": transport, "bar": BAR}
-        write(document, {**head, "heats": [{**asdict(heat), "ratio": heat.ratio} for heat in found]})
-    if strict and any(heat.ratio > BAR for heat in found):
+        write(document, {**head, "results": [{**asdict(result), "ratio": result.ratio} for result in found]})
+    if strict and any(result.ratio > BAR for result in found):
         sys.exit(REFUTED)
 
 
-def report(found: Sequence[Heat]) -> Iterator[str]:
+def report(found: Sequence[AlgorithmTimes]) -> Iterator[str]:
     """Return the results `found` as text: a line for each collective and size, and a summary with the largest ratio.
 
     A ratio is the time of the automatically selected algorithm divided by the time of the fastest one.
     """
-    width = max(len(name) for heat in found for name in (heat.chosen, heat.best, "algorithm"))
+    width = max(len(name) for result in found for name in (result.chosen, result.best, "algorithm"))
     yield "time: median over the rounds, of the slowest rank; ratio: to the best single algorithm's, within each round"
     head = f"{'collective':16}{'ranks':>5}{'bytes':>8}  {'choice':{width}}{'us':>10}  {'best':{width}}"
     yield f"{head}{'us':>10}{'ratio':>7}"
-    for heat in found:
-        best = heat.chosen if heat.best == AUTO else heat.best
-        mine, theirs = (heat.median(name) * 1e6 for name in (AUTO, heat.best))
-        what = f"{heat.collective:16}{heat.ranks:5}{sizes.text(heat.nbytes):>8}"
-        miss = f"  over {BAR}" if heat.ratio > BAR else ""
-        yield f"{what}  {heat.chosen:{width}}{mine:10.2f}  {best:{width}}{theirs:10.2f}{heat.ratio:7.2f}{miss}"
-    over = sum(heat.ratio > BAR for heat in found)
-    yield f"{len(found)} choices: at most {max(heat.ratio for heat in found):.2f} times the best, {over} over {BAR}"
+    for result in found:
+        best = result.chosen if result.best == AUTO else result.best
+        mine, theirs = (result.median(name) * 1e6 for name in (AUTO, result.best))
+        what = f"{result.collective:16}{result.ranks:5}{sizes.text(result.nbytes):>8}"
+        miss = f"  over {BAR}" if result.ratio > BAR else ""
+        yield f"{what}  {result.chosen:{width}}{mine:10.2f}  {best:{width}}{theirs:10.2f}{result.ratio:7.2f}{miss}"
+    over = sum(result.ratio > BAR for result in found)
+    yield f"{len(found)} choices: at most {max(result.ratio for result in found):.2f} times the best, {over} over {BAR}"

@@ -32,7 +32,7 @@ from collectives.bench.start import start
 from collectives.commands.child import StartError
 
 BUDGET: Final = 600.0
-CROWDED: Final = 0.1  # from this number of cores on that other programs keep busy, there is a warning
+BUSY: Final = 0.1  # cores that other programs keep busy; if they use more, there is a warning
 _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 
 
@@ -97,7 +97,7 @@ def command(
         pythons = {name: python_for(name, say, here.progress) for name in wanted}
     except CannotInstall as error:
         raise click.ClickException(str(error)) from error
-    if (others := busy(0.5)) > CROWDED:
+    if (others := busy(0.5)) > BUSY:
         say(f"other processes keep {others:.1f} cores busy: figures for several ranks will say more about them")
     share = len({line.setting for line in lines}) / len({line.setting for line in LINES})
     started = datetime.now(timezone.utc).astimezone()

@@ -8,27 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from collectives.bench.choice import AUTO, ROUNDS, Heat, together
+from collectives.bench.choice import AUTO, ROUNDS, AlgorithmTimes, together
 from collectives.bench.commands.choice import report
 from tests.bench.running import bench, environment
 
 
-def heat(ranks: int = 2, nbytes: int = 8, **seconds: Sequence[float | None]) -> Heat:
-    return Heat("allreduce", ranks, nbytes, "ring", seconds)
+def result(ranks: int = 2, nbytes: int = 8, **seconds: Sequence[float | None]) -> AlgorithmTimes:
+    return AlgorithmTimes("allreduce", ranks, nbytes, "ring", seconds)
 
 
 def test_the_choice_is_compared_within_each_round() -> None:
     """A machine that is twice as slow in one round is so for all."""
-    found = heat(auto=[1.0, 2.0, 1.0], tree=[0.8, 1.6, 0.8], star=[2.0, 4.0, 2.0])
+    found = result(auto=[1.0, 2.0, 1.0], tree=[0.8, 1.6, 0.8], star=[2.0, 4.0, 2.0])
     assert found.best == "tree" and found.ratio == pytest.approx(1.25)
-    first = heat(auto=[1.0, 2.0, 1.0], tree=[1.1, 2.2, 1.1])
+    first = result(auto=[1.0, 2.0, 1.0], tree=[1.1, 2.2, 1.1])
     assert (first.best, first.ratio) == (AUTO, 1.0)
-    alone = heat(auto=[1.0, 2.0])
+    alone = result(auto=[1.0, 2.0])
     assert (alone.best, alone.ratio) == (AUTO, 1.0)
 
 
 def test_launches_are_judged_together() -> None:
-    first, second = heat(auto=[1.0, 1.0], tree=[0.5, 0.5], star=[4.0, 4.0]), heat(auto=[1.0, 1.2, 1.0], tree=[1.0] * 3)
+    first = result(auto=[1.0, 1.0], tree=[0.5, 0.5], star=[4.0, 4.0])
+    second = result(auto=[1.0, 1.2, 1.0], tree=[1.0] * 3)
     found = together([first, second])
     assert found.seconds == {
         AUTO: [1.0, 1.0, 1.0, 1.2, 1.0],
@@ -41,9 +42,9 @@ def test_launches_are_judged_together() -> None:
 
 def test_a_line_for_each_call() -> None:
     found = [
-        heat(auto=[3e-6], tree=[2e-6]),
-        heat(4, 64 << 10, auto=[3e-6], tree=[4e-6]),
-        heat(8, 1 << 20, auto=[1.1e-6], tree=[1e-6]),
+        result(auto=[3e-6], tree=[2e-6]),
+        result(4, 64 << 10, auto=[3e-6], tree=[4e-6]),
+        result(8, 1 << 20, auto=[1.1e-6], tree=[1e-6]),
     ]
     lines = [" ".join(line.split()) for line in report(found)]
     assert lines[1:] == [
@@ -60,19 +61,19 @@ def test_from_the_command_line_to_the_file(tmp_path: Path) -> None:
     few = ("-n", "2,3", "-b", "64", "-e", "4K", "-f", "64", "--budget", "0.1", "--launches", "2")
     output = bench("choice", "allreduce", "scatter", *few, "--json", "found.json", folder=tmp_path, env=env).stdout
     reported = json.loads((tmp_path / "found.json").read_text())
-    heats = reported["heats"]
-    assert [(h["collective"], h["ranks"], h["nbytes"]) for h in heats] == [
+    results = reported["results"]
+    assert [(h["collective"], h["ranks"], h["nbytes"]) for h in results] == [
         (collective, ranks, nbytes)
         for ranks in (2, 3)
         for collective in ("allreduce", "scatter")
         for nbytes in (64, 4096)
     ]
-    for h in heats:
+    for h in results:
         assert h["chosen"] == {"allreduce": "tree", "scatter": "linear"}[h["collective"]]
         assert h["chosen"] not in h["seconds"] and len({len(times) for times in h["seconds"].values()}) == 1
         assert all(s is None or s > 0 for times in h["seconds"].values() for s in times)
         assert len(h["seconds"]["auto"]) == 2 * ROUNDS
-    assert len(output.splitlines()) == 2 + len(heats) + 1
+    assert len(output.splitlines()) == 2 + len(results) + 1
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
