@@ -18,7 +18,7 @@ from collectives.native.errors import OpTimeout, StoreError
 from . import _process
 from ._checks import Unreachable
 from ._leader import AUTH_GRACE, Leader, sizes_text
-from ._participant import Formed, Participant, Pulse, Silent
+from ._participant import Formed, HeartbeatMonitor, Participant, Silent
 from ._records import VERSION, Hello, Notice
 
 SLICE = 0.2  # seconds between checks of the leader, at first
@@ -78,14 +78,14 @@ class Member:
         participant = self._participant
         failed = notice is not None and notice.state == "failed"
         patience = self._patience if failed or notice is None else CLEARING
-        pulse = Pulse(patience)
+        heartbeat = HeartbeatMonitor(patience)
         until = time.monotonic() + patience
         pause = 0.002
         while time.monotonic() < until and not participant.deadline.passed:
             if failed and notice is not None:
                 if _process.is_gone(notice.origin):
                     break
-                if pulse.beat(participant.get(participant.scope.key(notice.session, "beat"))):
+                if heartbeat.beat(participant.get(participant.scope.key(notice.session, "beat"))):
                     if not authentic:
                         participant.no_secret(notice)
                     participant.fail(notice.verdict)
@@ -113,7 +113,7 @@ class Member:
         if complaint is not None:
             participant.flag(session, complaint)
         go = participant.scope.key(session, "go")
-        pulse = Pulse(self._patience)
+        heartbeat = HeartbeatMonitor(self._patience)
         came = time.monotonic()
         while True:
             here = time.monotonic() - came
@@ -124,8 +124,8 @@ class Member:
             else:
                 return participant.outcome(session, value)
             if participant.deadline.passed:
-                return self._give_up(notice, alive=pulse.beats > 0)
-            if pulse.beat(participant.get(participant.scope.key(session, "beat"))):
+                return self._give_up(notice, alive=heartbeat.beats > 0)
+            if heartbeat.beat(participant.get(participant.scope.key(session, "beat"))):
                 # The leader is alive, so its notice is not left over from an earlier run: it does not have our secret.
                 # Stay longer than AUTH_GRACE, in which the leader notices that, too.
                 if not authentic and here > 2 * AUTH_GRACE:
@@ -140,15 +140,15 @@ class Member:
                 end = participant.get(go)
                 if end is not None:
                     return participant.outcome(session, end)
-                if not authentic and (current is None or pulse.beats):
+                if not authentic and (current is None or heartbeat.beats):
                     participant.no_secret(notice)  # the leader was alive: it has removed its notice, or beat before
                 participant.withdraw()
                 return None
             if authentic and _process.is_gone(notice.origin):
                 self._condemn(found, notice)
                 return None
-            if pulse.stopped:
-                if authentic and (pulse.beats > 0 or self._began_together(notice)):
+            if heartbeat.stopped:
+                if authentic and (heartbeat.beats > 0 or self._began_together(notice)):
                     participant.silent[notice.rank] = Silent(notice.place, self._patience)
                 return self._take_over(found, notice)
 

@@ -46,7 +46,7 @@ class Formed:
     notice: bytes
 
 
-class Pulse:
+class HeartbeatMonitor:
     """Watches the heartbeat of another process: a counter that the process increments as long as it lives.
 
     The heartbeat has stopped if the counter does not change for `patience` seconds and for `QUIET` checks in a row.

@@ -223,7 +223,7 @@ def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
 def test_hosts_taken_for_dead_all_the_time_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call takes its time, and everybody is far too impatient: sessions are replaced again and again."""
     monkeypatch.setattr("collectives.rendezvous._member.PATIENCE", 0.004)
-    monkeypatch.setattr("collectives.rendezvous._participant.Pulse.QUIET", 1)
+    monkeypatch.setattr("collectives.rendezvous._participant.HeartbeatMonitor.QUIET", 1)
     monkeypatch.setattr("collectives.rendezvous._member.SLICE", 0.005)
     taken_over = 0
 
