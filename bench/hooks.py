@@ -16,7 +16,7 @@ from collectives.bench.cases import Case
 from collectives.bench.gate import Gate
 from collectives.bench.measure import Measurement, Note, Row, measure
 from collectives.bench.networks import NETWORKS, parameters
-from collectives.bench.peers.side import Side
+from collectives.bench.peers.measured import MeasuredPeer
 from collectives.bench.ping import Ping
 from collectives.bench.plan import PeerPlan, Plan
 from collectives.bench.traces import TRACES, gradients
@@ -101,16 +101,16 @@ def run(
     ranks = todo[0].ranks
     with ExitStack() as stack:
         gate = stack.enter_context(Gate(comm))
-        sides = []
+        pair = []
         for name in (framework.ours, framework.theirs):
             note(todo[0], f"{name} starts")
             mine = by_name[name]
-            side = Side(gate, plan, mine, ranks, folder, is_ours=name == framework.ours)
-            stack.callback(side.close)
-            sides.append(side)
+            measured = MeasuredPeer(gate, plan, mine, ranks, folder, is_ours=name == framework.ours)
+            stack.callback(measured.close)
+            pair.append(measured)
         for number, case in enumerate(todo):
-            take(measure(comm, plan, sides, Ping(comm), case, number, note))
-        return {side.name: side.versions for side in sides}
+            take(measure(comm, plan, pair, Ping(comm), case, number, note))
+        return {measured.name: measured.versions for measured in pair}
 
 
 def peers(frameworks: Sequence[Framework], python: str) -> tuple[PeerPlan, ...]:

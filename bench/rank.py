@@ -25,7 +25,7 @@ from collectives.bench.gate import Gate
 from collectives.bench.hosts import Group, agree, cores, gather
 from collectives.bench.limits import floors
 from collectives.bench.measure import Contestant, Memory, Ours, Row, measure
-from collectives.bench.peers.side import Side
+from collectives.bench.peers.measured import MeasuredPeer
 from collectives.bench.ping import Ping
 from collectives.bench.plan import Plan, cases, load
 from collectives.bench.plot import plot
@@ -49,7 +49,7 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
             progress = Progress(screen.progress and comm.rank == 0)
             contestants = _contestants(comm, plan, ping, folder, stack, progress.show)
             progress.clear()
-            peers = {side.name: side.versions for side in contestants if isinstance(side, Side)}
+            peers = {peer.name: peer.versions for peer in contestants if isinstance(peer, MeasuredPeer)}
             session = _Session(plan, group, peers, Table(plan, screen, todo)) if comm.rank == 0 else None
             if session is not None:
                 stack.callback(session.end)
@@ -80,9 +80,9 @@ def _contestants(
         everywhere = cores(comm)  # the ranks of another system share all cores of ours, which may be bound to one each
         for peer in plan.peers:
             show(f"starting {peer.name}: its {comm.size} ranks import it, and meet")
-            side = Side(gate, plan, peer, comm.size, folder, everywhere)
-            stack.callback(side.close)
-            found.append(side)
+            measured = MeasuredPeer(gate, plan, peer, comm.size, folder, everywhere)
+            stack.callback(measured.close)
+            found.append(measured)
     return found
 
 

@@ -25,8 +25,8 @@ from collectives.bench.gate import Gate
 from collectives.bench.hosts import cores
 from collectives.bench.peers import NAMES, gloo, peer, tensorflow
 from collectives.bench.peers import environment as environments
-from collectives.bench.peers.crew import Crew, PeerCannot, PeerFailed
 from collectives.bench.peers.environment import NUMPY, CannotInstall, cache_folder, python_for
+from collectives.bench.peers.processes import PeerCannot, PeerFailed, PeerProcesses
 from collectives.bench.peers.worker import Worker
 from collectives.bench.plan import PeerPlan
 from collectives.bench.report import remaining
@@ -141,25 +141,25 @@ def test_its_end_is_not_ours(cache: Path) -> None:
 
 
 def test_commands(plan: PeerPlan, tmp_path: Path) -> None:
-    crew = Crew(plan, 2, str(tmp_path))
+    processes = PeerProcesses(plan, 2, str(tmp_path))
     try:
-        crew.prepare(CASE, 1)
-        assert crew.wrong(salt=1) == 0
-        assert crew.elapsed(3) > 0
-        times = crew.turn(4, 1)
+        processes.prepare(CASE, 1)
+        assert processes.wrong(salt=1) == 0
+        assert processes.elapsed(3) > 0
+        times = processes.turn(4, 1)
         assert [t.shape for t in times] == [(4,), (4,)] and all((t > 0).all() for t in times)
-        crew.finish()
+        processes.finish()
         with pytest.raises(PeerCannot, match="the stand-in only adds"):
-            crew.prepare(Case("allreduce", "float32", 4, "max", -1, "auto", 2, 10), 1)
+            processes.prepare(Case("allreduce", "float32", 4, "max", -1, "auto", 2, 10), 1)
         for bucket in (0, 1 << 10):
-            crew.prepare(replace(CASE, trace="model", parts=(400, 1, 599), bucket=bucket), 1)
-            assert crew.wrong(salt=2) == 0
-            crew.finish()
-        crew.prepare(CASE, 1)  # it goes on
+            processes.prepare(replace(CASE, trace="model", parts=(400, 1, 599), bucket=bucket), 1)
+            assert processes.wrong(salt=2) == 0
+            processes.finish()
+        processes.prepare(CASE, 1)  # it goes on
     finally:
-        crew.close()
+        processes.close()
     with pytest.raises(PeerFailed, match="has been ended"):
-        crew.turn(1, 0)
+        processes.turn(1, 0)
 
 
 def test_bound_ranks_leave_all_cores_to_others(plan: PeerPlan, tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_bound_ranks_leave_all_cores_to_others(plan: PeerPlan, tmp_path: Path) -
     every = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(every)})
     try:
-        crew = Crew(plan, 2, str(tmp_path), every)
+        processes = PeerProcesses(plan, 2, str(tmp_path), every)
         try:
-            assert [os.sched_getaffinity(process.pid) for process in crew._processes] == [every] * 2
+            assert [os.sched_getaffinity(process.pid) for process in processes._processes] == [every] * 2
             assert os.sched_getaffinity(0) == {min(every)}
         finally:
-            crew.close()
+            processes.close()
     finally:
         os.sched_setaffinity(0, every)
 
@@ -186,7 +186,7 @@ def test_a_python_without_it(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     venv.create(bare)
     with pytest.raises(PeerFailed, match=r"gloo did not start: .*No module named"):
-        Crew(PeerPlan("gloo", str(bare / "bin" / "python")), 2, str(tmp_path))
+        PeerProcesses(PeerPlan("gloo", str(bare / "bin" / "python")), 2, str(tmp_path))
 
 
 def test_our_own_ranks_sleep_meanwhile() -> None:

@@ -13,11 +13,11 @@ from collectives.bench.cases import Case
 from collectives.bench.gate import Gate
 from collectives.bench.loop import Pace, Samples
 from collectives.bench.measure import AGAIN, Unsupported
-from collectives.bench.peers.crew import Crew, PeerCannot, PeerFailed
+from collectives.bench.peers.processes import PeerCannot, PeerFailed, PeerProcesses
 from collectives.bench.plan import PeerPlan, Plan
 
 
-class Side:
+class MeasuredPeer:
     """Another library, such as Open MPI, as the benchmark measures it, with the methods of `bench.measure.Contestant`.
 
     Every rank of the benchmark calls each method. Rank 0 sends commands to the processes of the other library, while
@@ -45,15 +45,15 @@ class Side:
         self._warmup: Final = plan.warmup
         self._renew: Final = plan.renew
         self._row: Final = plan.row
-        self._crew: Crew | None = None
+        self._processes: PeerProcesses | None = None
         self._over = ""  # the reason that the peer takes no part any more
         self.versions: dict[str, str] = {}  # versions of its packages, on rank 0
         gate.while_asleep(lambda: self._start(peer, ranks, folder, cores))
 
     def _start(self, peer: PeerPlan, ranks: int, folder: str, cores: Collection[int]) -> str:
         try:
-            self._crew = Crew(peer, ranks, folder, cores)
-            self.versions = self._crew.versions
+            self._processes = PeerProcesses(peer, ranks, folder, cores)
+            self.versions = self._processes.versions
         except PeerFailed as error:
             self._over = str(error)
         return ""
@@ -63,10 +63,10 @@ class Side:
             raise Unsupported(reason)
 
     def _prepare(self, case: Case) -> str:
-        if self._crew is None:
+        if self._processes is None:
             return self._over
         try:
-            self._crew.prepare(case, self._warmup, self._renew, self._row)
+            self._processes.prepare(case, self._warmup, self._renew, self._row)
         except PeerCannot as error:
             return str(error)
         except PeerFailed as error:
@@ -76,8 +76,8 @@ class Side:
     def wrong(self, case: Case, salt: int) -> int:
         found: list[int] = []
 
-        def work(crew: Crew) -> None:
-            found.append(crew.wrong(salt))
+        def work(processes: PeerProcesses) -> None:
+            found.append(processes.wrong(salt))
 
         self._lead(work)
         return sum(found)
@@ -85,8 +85,8 @@ class Side:
     def iterations(self, pace: Pace) -> int:
         found: list[int] = [0]
 
-        def work(crew: Crew) -> None:
-            found.append(pace.iterations(crew.elapsed))
+        def work(processes: PeerProcesses) -> None:
+            found.append(pace.iterations(processes.elapsed))
 
         self._lead(work)
         return found[-1]
@@ -94,28 +94,28 @@ class Side:
     def turn(self, iterations: int) -> tuple[Samples, ...]:
         found: list[tuple[Samples, ...]] = [()]
 
-        def work(crew: Crew) -> None:
-            found.append(crew.turn(iterations, AGAIN))
+        def work(processes: PeerProcesses) -> None:
+            found.append(processes.turn(iterations, AGAIN))
 
         self._lead(work)
         return found[-1]
 
     def finish(self) -> None:
-        self._lead(Crew.finish)
+        self._lead(PeerProcesses.finish)
 
     def close(self) -> None:
         """End the processes of the other system."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
 
-    def _lead(self, work: Callable[[Crew], None]) -> None:
+    def _lead(self, work: Callable[[PeerProcesses], None]) -> None:
         """Run `work` on rank 0, while the other ranks sleep."""
 
         def guarded() -> str:
-            if self._crew is not None:
+            if self._processes is not None:
                 try:
-                    work(self._crew)
+                    work(self._processes)
                 except PeerFailed as error:
                     self._end(error)
             return ""

@@ -1,7 +1,7 @@
 """The worker processes of a peer (another measured system), which rank 0 of the benchmark controls.
 
 Invariant: if a worker does not answer a command within a deadline, PeerFailed is raised; the caller then ends the
-peer's processes and does not start them again. When a `Crew` is closed, none of its processes is left.
+peer's processes and does not start them again. When a `PeerProcesses` is closed, none of its processes is left.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PeerCannot(Exception):
     """Another library, such as Open MPI, does not support the collective to be measured. The message has the reason."""
 
 
-class Crew:
+class PeerProcesses:
     """The processes in which the benchmark measures another library, such as Open MPI: one process for each rank.
 
     This object starts them and sends them commands. They sleep between commands, so that they use no CPU time while
