@@ -14,7 +14,7 @@ The module of each peer in `NAMES` has
     connect(folder, ranks, rank) -> Member  called in a worker, to join the other ranks
 
 The peers in `HOOKS` are not installed: they use the packages of the interpreter that runs the benchmark, and call a
-framework as its users do. Their `connect` returns a `Tasker`, which has `task` instead of `empty` and `bind`.
+framework as its users do. Their `connect` returns a `FrameworkRank`, which has `task` instead of `empty` and `bind`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Task(Protocol):
     # def renew(self) -> None: write the input, as if it had just been computed; only in tasks that can do this
 
 
-class Tasker(Protocol):
+class FrameworkRank(Protocol):
     """One rank of an ML framework whose gradient allreduce is measured.
 
     It uses the framework's own allreduce, or this library's hook for the framework.
@@ -90,7 +90,7 @@ class Peer(Protocol):
 
     def commands(self, python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]: ...
     def environment(self, folder: str) -> dict[str, str]: ...
-    def connect(self, folder: str, ranks: int, rank: int | None) -> Member | Tasker: ...
+    def connect(self, folder: str, ranks: int, rank: int | None) -> Member | FrameworkRank: ...
 
 
 def peer(name: str) -> Peer:

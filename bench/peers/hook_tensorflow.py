@@ -46,14 +46,14 @@ class Member:
         self._comm = comm
         self._exchange = exchange
 
-    def task(self, case: Case) -> List:
-        return List(self._tf, case, self.rank, self._exchange)
+    def task(self, case: Case) -> GradientAllreduce:
+        return GradientAllreduce(self._tf, case, self.rank, self._exchange)
 
     def close(self) -> None:
         self._comm.close()
 
 
-class List:
+class GradientAllreduce:
     """A compiled TensorFlow function that sums the gradients of a model over all ranks, ready to be timed."""
 
     def __init__(

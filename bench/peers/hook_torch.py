@@ -66,16 +66,16 @@ class Member:
     def barrier(self) -> None:
         self._dist.barrier()
 
-    def task(self, case: Case) -> List | Training:
+    def task(self, case: Case) -> GradientAllreduce | Training:
         if case.trace in NETWORKS:
             return Training(self._torch, self._dist, case)
-        return List(self._torch, self._dist, case)
+        return GradientAllreduce(self._torch, self._dist, case)
 
     def close(self) -> None:
         self._dist.destroy_process_group()
 
 
-class List:
+class GradientAllreduce:
     """An allreduce of each gradient of a model with PyTorch, in place, ready to be timed.
 
     The gradients of the last layer come first, as in backpropagation.

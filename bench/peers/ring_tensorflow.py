@@ -13,7 +13,7 @@ from typing import Any
 from collectives.bench.cases import Case
 from collectives.bench.peers import here, tensorflow
 from collectives.bench.peers.here import commands
-from collectives.bench.peers.hook_tensorflow import BARE, ENVIRONMENT, REQUIREMENTS, List
+from collectives.bench.peers.hook_tensorflow import BARE, ENVIRONMENT, REQUIREMENTS, GradientAllreduce
 
 __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 
@@ -31,9 +31,9 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 class Member(tensorflow.Member):
-    def task(self, case: Case) -> List:
+    def task(self, case: Case) -> GradientAllreduce:
         ways = {"each": self._each, "fused": self._fused}
-        return List(self._tf, case, self.rank, ways[case.algorithm], self._device)
+        return GradientAllreduce(self._tf, case, self.rank, ways[case.algorithm], self._device)
 
     def _each(self, tensors: Sequence[Any]) -> list[Any]:
         return [self._reduced(tensor) for tensor in tensors]

@@ -31,7 +31,7 @@ from collectives.bench.sequence import bind
 from collectives.bench.values import touched
 
 if TYPE_CHECKING:
-    from collectives.bench.peers import Member, Task, Tasker
+    from collectives.bench.peers import FrameworkRank, Member, Task
 
 JOIN = 60.0
 IDLE = 3600.0  # seconds without a command; if the benchmark ends, the wait ends at once
@@ -77,7 +77,7 @@ class OnArrays:
 
 
 class Worker:
-    def __init__(self, member: Member | Tasker) -> None:
+    def __init__(self, member: Member | FrameworkRank) -> None:
         self._member = member
         self._task: Task | None = None
         self._call: Callable[[], Any] = _nothing
@@ -138,7 +138,7 @@ def _nothing() -> None: ...
 
 def main() -> None:
     name, address, private, ranks, *rest = sys.argv[1:]
-    member: Member | Tasker = importlib.import_module(module(name)).connect(
+    member: Member | FrameworkRank = importlib.import_module(module(name)).connect(
         private, int(ranks), int(rest[0]) if rest else None
     )
     channel = connect(address, member.rank, JOIN)

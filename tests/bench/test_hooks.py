@@ -220,12 +220,12 @@ class Lonely:
 def test_a_backend_that_does_nothing_is_wrong(way: str) -> None:
     import torch
 
-    from collectives.bench.peers.hook_torch import List
+    from collectives.bench.peers.hook_torch import GradientAllreduce
 
     case = Case("allreduce", "float32", 4, "sum", -1, way, 1, sum(gradients("mnist-cnn")), "mnist-cnn")
-    right = List(torch, Lonely(lambda tensor: None), case)  # which is right for a group of one
+    right = GradientAllreduce(torch, Lonely(lambda tensor: None), case)  # which is right for a group of one
     assert right.wrong(1) == 0
-    wrong = List(torch, Lonely(lambda tensor: tensor.reshape(-1)[-1:].add_(1)), case)
+    wrong = GradientAllreduce(torch, Lonely(lambda tensor: tensor.reshape(-1)[-1:].add_(1)), case)
     assert wrong.wrong(1) == (8 if way == "each" else 1)
 
 
