@@ -38,9 +38,9 @@ BANDS: Final = (
 class Line:
     """The targets for one collective, compared with other libraries such as Open MPI.
 
-    A target is a ratio: this library's time divided by that of the fastest library in `against`, which must not be
-    exceeded. `bars` has one target for each range of message sizes in `BANDS`. `near`, if not None, replaces `bars` on
-    machines whose cores share a cache.
+    A target is the largest accepted ratio of this library's time to that of the fastest library in `against`. `bars`
+    has one target for each range of message sizes in `BANDS`. `near`, if not None, replaces `bars` on machines whose
+    cores share a cache.
 
     `buffers` is "plain" for NumPy arrays, "shared" for arrays from `comm.empty`. `row` is how many calls are made
     without a barrier between them.

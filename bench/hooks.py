@@ -161,7 +161,7 @@ class Verdict:
 def verdicts(framework: Framework, rows: Sequence[Row]) -> list[Verdict]:
     """Compare this library's hook with the framework on each model for which both gave correct results.
 
-    `rows` has the times of both, for each model and form of call.
+    `rows` has the times of both, for each model and each form in which the gradients can be passed.
     """
     found = []
     for name in dict.fromkeys(row.case.trace for row in rows):

@@ -73,9 +73,9 @@ class Lifetimes:
 
     @property
     def grown(self) -> list[str]:
-        """The names of the resources that leak.
+        """The names of the resources that leak, such as "descriptors" or "threads".
 
-        Of these, more are in use after communicators were created and closed than before.
+        More of them are in use after communicators were created and closed than before.
         """
         before, after = asdict(self.before), asdict(self.after)
         return [name for name in before if after[name] > before[name] + (GROWTH if name == "memory" else 0)]

@@ -72,7 +72,10 @@ def elapsed(
     renew: Callable[[], Any] | None = None,
     row: int = 1,
 ) -> float:
-    """Run the same loop as `sample`, with the same arguments; return the seconds that it takes, with barriers."""
+    """Run the timing loop of the function `sample`, with the same arguments, and return how many seconds it takes.
+
+    The time includes the barriers.
+    """
     start = time.perf_counter()
     sample(call, barrier, iterations, renew, row)
     return time.perf_counter() - start

@@ -56,7 +56,7 @@ class Contestant(Protocol):
         """Return how many iterations fit into the time `pace.seconds`."""
 
     def turn(self, iterations: int) -> tuple[Samples, ...]:
-        """Run the measured collective `iterations` times; return an array of times in seconds for every rank.
+        """Run the measured collective `iterations` times. Return an array for each rank, with the seconds of each call.
 
         The tuple is empty if nothing could be measured.
         """

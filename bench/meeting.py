@@ -30,7 +30,8 @@ class Meeting:
 def measure(place: Place, ranks: int, rounds: int, timeout: float) -> Meeting:
     """Measure how long `ranks` threads take to find each other through the rendezvous store `place`.
 
-    Every time is measured `rounds` times. `timeout` is in seconds. Raises: CollectiveError.
+    In each of `rounds` rounds, two durations are measured: until all ranks know each other, and until
+    `collectives.init` has returned. `timeout` is in seconds. Raises: CollectiveError.
     """
     with RankThreads(ranks) as threads:
         meet = [_meet(threads, place, timeout) for _ in range(rounds)]

@@ -64,8 +64,9 @@ class Probe:
 
 
 def probes(plan: Plan, ranks: int) -> list[Probe]:
-    """Return all measurements of memory that the benchmark makes: allreduces, a communicator, a connection, threads.
+    """Return the measurements of memory to make.
 
+    They measure an allreduce, a communicator, a connection between two ranks, and a process whose threads are ranks.
     `plan` has the sizes and options of the allreduces, which run on `ranks` ranks.
     """
     common = {"timeout": plan.timeout}
@@ -146,7 +147,7 @@ def report(plan: Plan, ranks: int, screen: Screen) -> int:
 
 
 def measure(probe: Probe) -> Figure | None:
-    """Make the measurement `probe` in new processes, one for each rank, and return its result.
+    """Measure how much memory is used, as `probe` describes, in new processes, one for each rank; return the result.
 
     Return None if a process failed. The process has then printed the error.
     """

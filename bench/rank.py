@@ -108,7 +108,7 @@ class _Session:
         self.table.row(row)
 
     def finish(self) -> int:
-        """Print the last lines of the output, and return the exit code of the benchmark."""
+        """Print the last lines of the table of results, and return the exit code of the benchmark."""
         self.complete = True
         self.table.foot(time.monotonic() - self.clock)
         return REFUTED if any(row.wrong for row in self.rows) else 0

@@ -83,8 +83,8 @@ class RankThreads:
 class Place:
     """A rendezvous store: the key-value store through which ranks find each other.
 
-    `kind` is its name in the output, because `url` may contain a password. `keys` and `files` count what is in the
-    store.
+    `kind` is its name in the output, because `url` may contain a password. `keys()` and `files()` return how many keys
+    and files there are in the store.
     """
 
     kind: str

@@ -70,7 +70,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 
 class FileStore:
-    """The key-value store with the URL `file:///dir`: each key is a file in that directory.
+    """The key-value store with the URL `file:///dir`: it keeps the keys and values in that directory.
 
     The directory is created, with mode 0700, if it does not exist. It is never removed.
     """

@@ -37,7 +37,7 @@ def bound() -> tuple[str, socket.socket | None]:
 
 
 def check(text: str) -> None:
-    """Raise ValueError unless `text` is a possible return value of `name`.
+    """Raise ValueError unless `text` has the form of the socket names that the function `name` returns.
 
     `text` comes from a peer, which may be faulty or malicious.
     """
@@ -49,7 +49,7 @@ def is_bound(text: str) -> bool:
     """Return whether some process has bound an abstract Unix socket to the name `text` in this network namespace.
 
     The function tries to bind the name itself, because a connection attempt would need the peer to accept it. Raises:
-    ValueError if `text` is not a name that `name` can return; OSError if binding fails for another reason.
+    ValueError if `text` has not the form of the names that ranks use; OSError if binding fails for another reason.
     """
     check(text)
     for _ in range(3):  # another rank may check at the same moment, and bind the name for that

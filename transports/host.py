@@ -188,7 +188,7 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
 
 
 def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """Return the number of the core that the thread of `rank` should be on while it waits, or -1 if there is none.
+    """Return the number of the core on which the thread of `rank` should wait for other ranks, or -1 if there is none.
 
     `everyone` has the host and the cores of each rank, by rank. Ranks that may use the same cores are spread over these
     cores evenly, in ascending order. The result is -1 if the rank's CPU quota is smaller than the number of these

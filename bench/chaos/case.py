@@ -43,7 +43,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How the process of a rank that the fault has hit must end.
+    """How the process of a rank must end if an injected fault has hit this rank.
 
     It must end within `within` seconds after the fault, with one of the exit codes `codes`.
     """
@@ -90,7 +90,7 @@ class Case:
 
     @property
     def limit(self) -> float:
-        """How many seconds after the fault a rank that is still running counts as hanging."""
+        """How many seconds after the injected fault a rank counts as hanging if it still runs."""
         longest = [self.survivors.within, *([self.victims.within] if self.victims else [])]
         return max(*longest, self.ends.within if self.ends else 0.0) + 5.0
 

@@ -17,10 +17,10 @@ _RANK: Final = re.compile(r"\branks? (\d+(?:(?:-|, | and )\d+)*)")
 
 
 def judge(run: Run, hung: Iterable[int], left: list[str]) -> Finding:
-    """Compare the behaviour of all ranks in the finished run `run` with what is correct after its fault.
+    """Compare how all ranks behaved after a fault was injected with how they should behave.
 
-    Return all that was right and wrong. `hung` has the ranks that had to be killed. `left` lists what was left in the
-    store and in /dev/shm.
+    `run` is the finished test. `hung` has the ranks that had to be killed. `left` lists the store keys, and the files
+    in /dev/shm, that were not removed. Return a summary, with a text for each problem.
     """
     finding = Finding(run.unit, leaks=list(left))
     for member in run.members:

@@ -15,9 +15,9 @@ _WORKING: Final = 0.1  # seconds of work, within which something is injected
 
 
 def at_work(run: Run) -> None:
-    """Wait until all ranks run collectives, and then for a short random time.
+    """Wait until all ranks of `run` are running collectives, and then for a short random time.
 
-    The caller injects its fault after that.
+    The caller then injects its fault.
     """
     run.wait_for("working", range(run.size))
     run.sleep(run.rng.uniform(0.0, _WORKING))
@@ -32,14 +32,14 @@ def while_joining(run: Run) -> int:
 
 
 def from_the_beginning(run: Run) -> None:
-    """Record the start of the run as the time of the fault. It is for faults that the ranks cause themselves."""
+    """Record the start of `run` as the time of the fault. Tests use this if the ranks cause the fault themselves."""
     run.injected(run.moments["begun"])
 
 
 def at_first(run: Run, event: str) -> None:
-    """Record the time at which the first rank reported `event` as the time of the fault.
+    """Record the time at which the first rank reported `event` as the time of the fault in `run`.
 
-    It is for faults that the ranks cause themselves.
+    Tests use this if the ranks cause the fault themselves.
     """
     run.wait_for(event, range(run.size))
     run.injected(min(found["at"] for member in run.members if (found := member.event(event))))

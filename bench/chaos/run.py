@@ -62,7 +62,7 @@ class Member:
 
     @property
     def outcome(self) -> dict[str, Any] | None:
-        """The report of this rank about its error or its success, or None if it has not sent one."""
+        """The report that this rank has sent about its error or its success, or None if it has not sent one."""
         return self.event("error") or self.event("result")
 
 
@@ -95,7 +95,7 @@ class Run:
     # --- the ranks
 
     def fork(self) -> None:
-        """Fork a process for each rank; it waits until `go` is called.
+        """Fork a process for each rank. Each process waits until `go` is called.
 
         With the transport inproc, the ranks are threads of a single process.
         """
@@ -143,9 +143,10 @@ class Run:
     # --- time and reports
 
     def injected(self, at: float | None = None, name: str = "injected") -> None:
-        """Record that the fault is injected now, or at the time `at`. Time limits count from this moment.
+        """Record that the fault is injected now, or at the time `at`, on the monotonic clock.
 
-        `name` is the event's name; the time limit of an expected error may count from an event by its name.
+        The time limits for expected errors count from this moment. With another `name` than "injected", another event
+        is recorded, from which a time limit may count instead.
         """
         self.moments[name] = time.monotonic() if at is None else at
 
@@ -202,7 +203,7 @@ class Run:
         return [number for number in range(self.size) if number not in self.victims]
 
     def end(self) -> None:
-        """Kill the processes that still run, and undo what the fault has changed, such as a broken link."""
+        """Kill the ranks that still run, and undo what the injected fault has changed, such as a cut network link."""
         self._ending = True
         for process in {member.process for member in self.members if member.status is None}:
             with contextlib.suppress(ProcessLookupError):

@@ -21,7 +21,7 @@ from collectives.bench.namespaces import Host, hosts, why_not
 
 
 def perform(units: Iterable[Unit], cases: Iterable[Case]) -> Iterator[Finding]:
-    """Make all runs in `units`, one after the other, and yield the result of each.
+    """Make all runs with injected faults in `units`, one after the other, and yield the result of each.
 
     `cases` are the kinds of faults. Resources that several runs use, such as network namespaces, are created only once.
     """

@@ -15,7 +15,10 @@ _WIDTHS: Final = (-3, 41, 9, -5, -9, -11, -7, -5, -5)  # negative: aligned to th
 
 
 def row(*fields: object, verdict: str) -> str:
-    """Format `fields` and `verdict` as one line of the table of results, in columns."""
+    """Format `fields` and `verdict` as one line of text, in columns.
+
+    The lines make up the table that `collectives bench chaos` prints: the results of tests with injected faults.
+    """
     texts = [*map(str, fields), *([""] * (len(_WIDTHS) - len(fields)))]
     columns = [f"{text:<{w}}" if w > 0 else f"{text:>{-w}}" for text, w in zip(texts, _WIDTHS, strict=True)]
     return f"{' '.join(columns)}  {verdict}"
@@ -83,9 +86,9 @@ class Line:
 
 
 def lines(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[Line]:
-    """Summarise `findings`, the results of all runs: return one line of the table for each kind of fault and transport.
+    """Summarise `findings`, the results of all runs with injected faults, as a table.
 
-    The order is that of `cases`, the kinds of faults.
+    Return one line for each kind of fault and transport, in the order of `cases`, the kinds of faults.
     """
     found: dict[tuple[str, str], Line] = {}
     for finding in findings:
@@ -97,9 +100,10 @@ def lines(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[Line]:
 
 
 def document(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
-    """Return `findings`, the results of all runs, as values for JSON.
+    """Return `findings`, the results of all runs with injected faults, as values for JSON.
 
-    They have the lines of the table, and the details of each failed run. `cases` are the kinds of faults.
+    They have a summary for each kind of fault and transport, and the details of each failed run. `cases` are the kinds
+    of faults.
     """
     findings = list(findings)
     return [

@@ -53,7 +53,7 @@ def command(
     jobs: int,
     json: str | None,
 ) -> None:
-    """Inject faults into small jobs of real processes, and check that all other ranks raise the right error in time.
+    """Inject faults into small jobs of real processes, and check that the ranks raise the right error in time.
 
     Each run starts some ranks, waits until they run collectives, and injects one fault. For example, it kills or stops
     a rank, cuts a network link, or lets one rank call another collective than the rest.

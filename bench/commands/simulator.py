@@ -78,10 +78,10 @@ def command(
     tolerant: bool,
     document: str | None,
 ) -> None:
-    """Fit the costs with which `collectives simulate` predicts run times to measurements on this machine.
+    """Measure collectives on this machine, and fit the simulator's costs (latencies and bandwidths) to the times.
 
-    The command measures every algorithm of each COLLECTIVE; without COLLECTIVE, of allreduce. It finds the latencies
-    and bandwidths that predict the measured times best, and prints how far the predictions are off.
+    The command measures every algorithm of each COLLECTIVE; without COLLECTIVE, of allreduce. It finds the costs with
+    which `collectives simulate` predicts the measured times best, and prints how far the predictions are off.
 
     Half of the sizes are used to fit the costs, and the sizes between them to check the predictions. The costs are
     stored on this machine for `collectives simulate --here shm` (or tcp). With --kept, no costs are fitted. Then the

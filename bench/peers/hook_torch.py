@@ -42,7 +42,7 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 def member(backend: str, folder: str, ranks: int, rank: int | None) -> Member:
-    """Join a process group of torch.distributed with `ranks` ranks as rank `rank`, and return this rank.
+    """Join a process group of torch.distributed with `ranks` ranks as rank `rank`; return an object for this rank.
 
     `backend` is the backend's name, such as "gloo". `folder` is the directory through which the ranks find each other.
     """
