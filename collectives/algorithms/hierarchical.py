@@ -106,10 +106,10 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
     if size == 1:
         b.copy(b.out(0, lanes), b.inp(0, lanes))
     mine = place.lanes_of(rank)
+    beside = [(peer, lane) for peer in place.beside for lane in place.lanes_of(peer)]
     for t in range(hosts):
-        for peer in place.beside:
-            for lane in place.lanes_of(peer):
-                b.send(peer, b.inp(lane * hosts + (host - t) % hosts))
+        for peer, lane in beside:
+            b.send(peer, b.inp(lane * hosts + (host - t) % hosts))
     for t in range(hosts):
         for lane in mine:
             block = lane * hosts + (host - t) % hosts
@@ -130,10 +130,10 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
             if t < hosts - 1:
                 b.send(place.keeper(host + 1, lane, lanes), total)
             _send_beside(b, place, total)
+    beside = [(peer, lane) for peer in reversed(place.beside) for lane in place.lanes_of(peer)]
     for t in range(hosts):
-        for peer in reversed(place.beside):
-            for lane in place.lanes_of(peer):
-                b.recv(peer, b.out(lane * hosts + (host + 1 - t) % hosts))
+        for peer, lane in beside:
+            b.recv(peer, b.out(lane * hosts + (host + 1 - t) % hosts))
     return b.build()
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.simulation.network import Network
-from collectives.simulation.outline import SEND, Family, partners
+from collectives.simulation.outline import SEND, Family
+from collectives.simulation.relations import Ranks
 
 Array = npt.NDArray[Any]
 
@@ -35,8 +36,8 @@ class Everyone:
     Families, sets of ranks with the same steps, count ranks from the root: rank `root` of the group is their rank 0.
     """
 
-    def __init__(self, found: Sequence[Family], size: int, root: int = 0) -> None:
-        self.size = size
+    def __init__(self, found: Sequence[Family], ranks: Ranks, root: int = 0) -> None:
+        self.size = size = ranks.size
         lengths = np.zeros(size, np.int64)
         for family in found:
             lengths[family.members] = len(family.outline.shapes)
@@ -59,7 +60,7 @@ class Everyone:
                 for other, progress in waits:
                     edges.append((mine + other, mine + task, np.full(members.size, progress)))
                 for turn in range(shape.peers):
-                    others = partners(int(family.relations[peer]), int(family.constants[peer]), members, size)
+                    others = ranks.peers(int(family.relations[peer]), int(family.constants[peer]), members)
                     sends = np.full(members.size, shape.kind == SEND)
                     ends.append((mine + task, members, others, np.full(members.size, turn), sends))
                     peer += 1

@@ -9,7 +9,8 @@ same times as their counterparts among the lanes.
 In some schedules, such as a ring, the same rounds are repeated. After each repetition, the times on which later rounds
 depend are compared with those before. If all of these times have increased by the same amount, they increase by this
 amount in every later repetition too, because later times are maxima and sums of them. Then the simulation skips the
-remaining repetitions.
+remaining repetitions. A message that was sent many rounds before the step that receives it is not among these times:
+rounds are skipped only when all such messages have arrived before the current round began.
 """
 
 from __future__ import annotations
@@ -17,18 +18,16 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from collectives.simulation.everyone import MismatchError, Played
 from collectives.simulation.network import Network, Sends, Takes
-from collectives.simulation.outline import SEND, XOR, Family, partners
+from collectives.simulation.outline import SEND, Family
+from collectives.simulation.relations import Array, Ranks
 
-Array = npt.NDArray[Any]
-
-_NEAR: Final = 16  # rounds; steps longer ago are over before a step waits for them, which is checked
+_NEAR: Final = 16  # rounds; steps and messages of earlier ones are over before a step waits for them; this is checked
 _PERIODS: Final = (1, 2, 3, 4, 6, 8)
 _SAME: Final = 1e-9
 _KEPT: Final = 1 << 24  # times; if there are more, those of early rounds are dropped
@@ -77,10 +76,10 @@ class Lanes:
     Sizes are in blocks, the parts of a buffer.
     """
 
-    def __init__(self, family: Family, size: int, lanes: int) -> None:
+    def __init__(self, family: Family, ranks: Ranks, lanes: int) -> None:
         assert family.whole is not None
         outline = family.outline
-        self.size, self.lanes, self.relation = size, lanes, family.whole
+        self.ranks, self.lanes, self.relation = ranks, lanes, family.whole
         self.shapes, self.waits = outline.shapes, outline.waits
         bounds = [0]
         for shape in self.shapes:
@@ -129,7 +128,7 @@ class Lanes:
         for number, shape in enumerate(self.shapes):
             found: list[int] = []
             for constant in self.constants[number] if shape.kind == SEND else ():
-                queue = queues[constant if self.relation == XOR else -constant % self.size]
+                queue = queues[self.ranks.back(self.relation, constant)]
                 if not queue:
                     raise MismatchError("messages have no taker")
                 found.append(queue.popleft())
@@ -202,7 +201,9 @@ class _Run:
         self._all, self._network, self._unit = lanes, network, unit
         self._equipment: dict[int, _Equipment] = {}
         self._times: dict[int, _Times] = {}
-        self._arrived: dict[int, _Times] = {}
+        self._arrived: dict[int, _Times] = {}  # by the step that receives
+        self._early: dict[int, _Times] = {}  # the same, of messages that were sent more than _NEAR rounds before
+        self._early_end = 0.0
         self._mark: _Mark | None = None
         self._patience = 0
         self._zero = np.zeros(lanes.lanes)
@@ -225,7 +226,7 @@ class _Run:
             begun, ended, first[taking:], last[taking:] = self._network.depart(
                 equipment.sends, first[taking:], last[taking:]
             )
-            self._deliver(tasks, equipment.lanes, begun.reshape(-1, count), ended.reshape(-1, count))
+            self._deliver(number, equipment.lanes, begun.reshape(-1, count), ended.reshape(-1, count))
         for place, task in enumerate(tasks):
             self._times[task] = _Times(first[place * count :][:count], last[place * count :][:count])
         self.end = max(self.end, float(last.max()))
@@ -241,7 +242,7 @@ class _Run:
         if number >= len(self._all.rounds):
             return number
         period, begin, until = (int(column[number]) for column in self._all.repetitions)
-        if until - number < 8 * period or number - begin < _NEAR + period:
+        if until - number < 8 * period or number - begin < _NEAR + period or not self._are_in(number - 1):
             return number
         mark = self._mark
         if mark is None or mark.round < begin:
@@ -266,6 +267,8 @@ class _Run:
 
     def _ready(self, task: int) -> _Times:
         first, last = self._arrived.pop(task, None) or (self._zero, self._zero)
+        if (early := self._early.pop(task, None)) is not None:
+            first, last = np.maximum(first, early.first), np.maximum(last, early.last)
         for other, progress in self._all.waits[task]:
             if (times := self._times.get(other)) is not None:
                 if progress >= 0:
@@ -273,16 +276,25 @@ class _Run:
                 last = np.maximum(last, times.last)
         return _Times(first, last)
 
-    def _deliver(self, tasks: list[int], lanes: Array, begun: Array, ended: Array) -> None:
-        message = 0
-        for task in tasks:
-            for taker in self._all.takers[task]:
-                if taker not in self._arrived:
-                    self._arrived[taker] = _Times(self._zero.copy(), self._zero.copy())
-                into, at = self._arrived[taker], lanes[message]
-                into.first[at] = np.maximum(into.first[at], begun[message])
-                into.last[at] = np.maximum(into.last[at], ended[message])
-                message += 1
+    def _deliver(self, number: int, lanes: Array, begun: Array, ended: Array) -> None:
+        """Note when the messages of round `number` arrive; `begun` and `ended` have a row for each message."""
+        starts, ends = np.empty_like(begun), np.empty_like(ended)
+        np.put_along_axis(starts, lanes, begun, axis=1)  # each lane sends one of a row's messages, and gets one
+        np.put_along_axis(ends, lanes, ended, axis=1)
+        round_of = self._all.round_of
+        takers = (taker for task in self._all.rounds[number] for taker in self._all.takers[task])
+        early: list[int] = []
+        for message, taker in enumerate(takers):
+            arrived = self._arrived
+            if round_of[taker] - number > _NEAR:
+                arrived = self._early
+                early.append(message)
+            times = _Times(starts[message], ends[message])
+            if (before := arrived.get(taker)) is not None:
+                times = _Times(np.maximum(before.first, times.first), np.maximum(before.last, times.last))
+            arrived[taker] = times
+        if early:
+            self._early_end = max(self._early_end, float(ends[early].max()))
 
     def _equip(self, tasks: list[int]) -> _Equipment:
         everything, ranks = self._all, np.arange(self._all.lanes)
@@ -291,9 +303,7 @@ class _Run:
         sending = shapes[:, 0] == SEND
         pairs = [(i, turn, c) for i, task in enumerate(tasks) for turn, c in enumerate(everything.constants[task])]
         owner, turn, constant = np.array(pairs, np.int64).reshape(-1, 3).T
-        partner = np.stack(
-            [partners(everything.relation, c, ranks, everything.size) for c in constant.tolist()] or [ranks]
-        )
+        partner = everything.ranks.peers(everything.relation, constant[:, None], ranks)
         takes = sends = None
         lanes = partner[:0]
         if not sending.all():
@@ -338,6 +348,11 @@ class _Run:
         last = [self._times[task].last for task in rounds[earlier] if task in self._times]
         first = [self._times[task].first for task in rounds[number]]
         return not last or bool((np.max(last, axis=0) <= np.max(first, axis=0)).all())
+
+    def _are_in(self, number: int) -> bool:
+        """Whether all early messages had arrived before any rank began round `number`."""
+        begun = min(float(self._times[task].first.min()) for task in self._all.rounds[number])
+        return self._early_end <= begun
 
     def _skip(self, number: int, length: int, times: int, step: float, mark: _Mark) -> None:
         """Skip `times` repetitions, each of which has `length` rounds and takes `step` seconds.

@@ -4,8 +4,10 @@ Invariant: an outline has all properties of a schedule on which the schedule's t
 numbers of blocks, dependencies.
 
 Even a group of a million ranks has few families. A family is a set of ranks with the same steps; one formula, such as
-rank + 1, gives the peer of each rank. `families` computes the schedules of only some ranks of a family. If another rank
-of the family had other steps, the caller would detect this when it matches the sends and receives of all messages.
+rank + 1, gives the peer of each rank. In many algorithms for several hosts all ranks are one family: a peer is so many
+hosts further on, and so many ranks further on within its host. `families` computes the schedules of only some ranks of
+a family. If another rank of the family had other steps, the caller would detect this when it matches the sends and
+receives of all messages.
 """
 
 from __future__ import annotations
@@ -13,31 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from collectives.schedule.dependencies import accesses, dependencies
 from collectives.schedule.form import SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send, Step
+from collectives.simulation.relations import FIXED, HOSTS, MIRROR, SHIFT, XOR, Array, Ranks
 
 SEND: Final = 0
 RECV: Final = 1
 REDUCE: Final = 2
 COPY: Final = 3
 
-# How a peer's number follows from a rank's number and a constant d.
-SHIFT: Final = 0  # (rank + d) mod size
-XOR: Final = 1
-FIXED: Final = 2
-MIRROR: Final = 3  # (d - rank) mod size
 BEHIND: Final = -1.0  # `progress` of a wait that only the end of the step depends on
 
 _EXAMINED: Final = 64  # members; all members of a smaller family are examined
 _LONG: Final = 8192  # steps; of a family with longer schedules, only two members are examined
+_MANY: Final = 8192  # peers; of a family whose first member has more, only six members are examined
 _WIDE: Final = 100_000  # blocks; the same for schedules with more blocks
-
-Array = npt.NDArray[Any]
 
 
 class Wait(NamedTuple):
@@ -63,14 +60,16 @@ class Outline:
 
     Which blocks of an array a step moves is left out, because the time depends only on their number.
 
-    With `whole`, two consecutive messages with the same peers count as one if they wrap around a buffer: the first
-    stops at the end of the buffer, and the second begins at its start. In `rank` and `peers`, ranks are counted from
-    the root, so that the root is 0.
+    With `whole`, two consecutive messages with the same peers count as one if they wrap around a buffer, or around a
+    part of it with a block for each host: the first stops at the end, and the second begins at the start. In `rank` and
+    `peers`, ranks are counted from the root, so that the root is 0. `per_host`: the ranks of each host, if the
+    algorithm knows the hosts, else 1.
     """
 
-    def __init__(self, schedule: Schedule, whole: bool = True) -> None:
+    def __init__(self, schedule: Schedule, whole: bool = True, per_host: int = 1) -> None:
         self.schedule = schedule
         size, root = schedule.size, schedule.root
+        self.ranks = Ranks(size, per_host)
         self.rank = (schedule.rank - root) % size
         self.number: list[int] = []  # of each step: the task, one or two steps, that it is part of
         self.shapes: list[Shape] = []
@@ -81,10 +80,10 @@ class Outline:
             shape, peers = self._look(step)
             if root:
                 peers = tuple((peer - root) % size for peer in peers)
-            if shape.kind == REDUCE:  # receives all messages at once, in any order
+            if shape.kind == REDUCE and len(peers) > 1:  # receives all messages at once, in any order
                 peers = tuple(sorted(peers, key=self._distance))
             again = peers and self.peers and peers == self.peers[-1] and whole
-            if again and before is not None and _goes_round(schedule, before, step):
+            if again and before is not None and self._goes_round(before, step):
                 last = self.shapes[-1]
                 self.shapes[-1] = last._replace(blocks=last.blocks + shape.blocks)
             else:
@@ -94,7 +93,22 @@ class Outline:
             before = step
 
     def _distance(self, peer: int) -> int:
+        if self.ranks.even:
+            per = self.ranks.per_host
+            return (peer // per - self.rank // per) % self.ranks.hosts * per + (peer - self.rank) % per
         return (peer - self.rank) % self.schedule.size
+
+    def _goes_round(self, before: Step, step: Step) -> bool:
+        """Whether `before` stops at the end of a buffer or part of it, and `step` continues at the start."""
+        if type(before) is not type(step) or isinstance(step, Copy):
+            return False
+        for ends, begins in zip(_all_chunks(before), _all_chunks(step), strict=False):
+            if begins.buffer < SCRATCH and begins.buffer == ends.buffer and begins.first < ends.first:
+                blocks = ends.first + ends.count - begins.first
+                parts = {self.schedule.grid[ends.buffer], self.ranks.hosts if self.ranks.even else 0}
+                if blocks in parts and begins.first % blocks == 0:
+                    return True
+        return False
 
     def _look(self, step: Step) -> tuple[Shape, tuple[int, ...]]:
         if isinstance(step, Send):
@@ -114,11 +128,11 @@ class Outline:
 
     @cached_property
     def forms(self) -> Array:
-        return np.array(self.shapes, np.int64).reshape(-1, 4)
+        return np.fromiter(chain.from_iterable(self.shapes), np.int64).reshape(-1, 4)
 
     @cached_property
     def flat_peers(self) -> Array:
-        return np.array([peer for peers in self.peers for peer in peers], np.int64)
+        return np.fromiter(chain.from_iterable(self.peers), np.int64)
 
     @cached_property
     def waits(self) -> list[list[Wait]]:
@@ -135,36 +149,36 @@ class Outline:
         return [[Wait(*item) for item in found.items()] for found in result]
 
     @cached_property
-    def places(self) -> Array:
+    def places(self) -> list[Array]:
         """The chunks (buffer, first block, number of blocks) that the steps use, one chunk in each row.
 
         In a buffer with one block for each rank, blocks are counted from the rank's own block, so that this block is 0.
+        There is one array for each way to number these blocks: by rank; by host and local rank; by local rank and host.
         """
-        chunks = np.array(self._chunks, np.int64).reshape(-1, 3)
-        for buffer, blocks in enumerate(self.schedule.grid):
-            if blocks == self.schedule.size:
-                mine = chunks[:, 0] == buffer
-                chunks[mine, 1] = (chunks[mine, 1] - self.schedule.rank) % blocks
-        return chunks
+        chunks = np.fromiter(self._chunks, np.int64).reshape(-1, 3)
+        size, rank = self.schedule.size, self.schedule.rank
+        relative = np.isin(chunks[:, 0], [b for b, blocks in enumerate(self.schedule.grid) if blocks == size])
+        blocks = chunks[relative, 1]
+        numbers = [(blocks - rank) % size]
+        if self.ranks.even:
+            numbers.append(self.ranks.constants(HOSTS, rank, blocks))
+            hosts, per = self.ranks.hosts, self.ranks.per_host
+            own = rank % per * hosts + rank // per
+            numbers.append(Ranks(size, hosts).constants(HOSTS, own, blocks))
+        found = []
+        for number in numbers:
+            found.append(chunks.copy())
+            found[-1][relative, 1] = number
+        return found
 
     def like(self, other: Outline) -> bool:
         """Whether this outline and `other` have the same steps, except for the peers of messages."""
         if not np.array_equal(self.forms, other.forms):
             return False
-        return np.array_equal(self.places, other.places) or all(
+        return any(map(np.array_equal, self.places, other.places)) or all(
             {w.task for w in mine} == {w.task for w in theirs}
             for mine, theirs in zip(self.waits, other.waits, strict=True)
         )
-
-
-def _goes_round(schedule: Schedule, before: Step, step: Step) -> bool:
-    """Whether the step `before` stops at the end of a buffer, and `step` continues at the start of that buffer."""
-    if type(before) is not type(step) or isinstance(step, Copy):
-        return False
-    for ends, begins in zip(_all_chunks(before), _all_chunks(step), strict=False):
-        if begins.buffer < SCRATCH and begins.first == 0 and begins.buffer == ends.buffer:
-            return ends.first > 0 and ends.first + ends.count == schedule.grid[ends.buffer]
-    return False
 
 
 def _all_chunks(step: Step) -> tuple[Chunk, ...]:
@@ -192,17 +206,6 @@ class Family:
         return found.pop() if len(found) == 1 else None
 
 
-def partners(relation: int, constant: int, ranks: Array, size: int) -> Array:
-    """The peers of `ranks`, computed by `relation` and `constant`, such as (rank + constant) mod size."""
-    if relation == SHIFT:
-        return (ranks + constant) % size
-    if relation == XOR:
-        return ranks ^ constant
-    if relation == MIRROR:
-        return (constant - ranks) % size
-    return np.full_like(ranks, constant)
-
-
 def singles(outlines: Sequence[Outline]) -> list[Family]:
     """Families (sets of ranks with the same steps) that contain one rank each."""
     return [
@@ -211,22 +214,27 @@ def singles(outlines: Sequence[Outline]) -> list[Family]:
     ]
 
 
-def families(outline: Callable[[int], Outline], size: int, stride: int = 1) -> list[Family]:
-    """The families (ranks with the same steps) into which the outlines divide ranks 0 to `size` - 1.
+def families(outline: Callable[[int], Outline], ranks: Ranks) -> list[Family]:
+    """The families (ranks with the same steps) into which the outlines divide `ranks`.
 
-    `outline(rank)` makes the outline (the steps as numbers) of a rank. The ranks of a family are multiples of `stride`
-    apart.
+    `outline(rank)` makes the outline (the steps as numbers) of a rank. The ranks of a family are all ranks, or ranks
+    that are a multiple of the ranks of a host apart.
     """
+    size, stride = ranks.size, min(ranks.per_host, ranks.size)
+    if ranks.even:
+        everyone = range(size)
+        if (family := _family(everyone, _sample(everyone, outline), ranks, (HOSTS,))) is not None:
+            return [family]
     found: list[Family] = []
-    pending = [range(first, size, stride) for first in range(min(stride, size))]
+    pending = [range(first, size, stride) for first in range(stride)]
     while pending:
         members = pending.pop()
         chosen = _sample(members, outline)
-        if (family := _family(members, chosen, size)) is not None:
+        if (family := _family(members, chosen, ranks)) is not None:
             found.append(family)
-        elif len(members) > 2 and _family(members[:-1], chosen[:-1], size) is not None:
+        elif len(members) > 2 and _family(members[:-1], chosen[:-1], ranks) is not None:
             pending += [members[:-1], members[-1:]]
-        elif len(members) > 2 and _family(members[1:], chosen[1:], size) is not None:
+        elif len(members) > 2 and _family(members[1:], chosen[1:], ranks) is not None:
             pending += [members[1:], members[:1]]
         else:
             pending += [members[::2], members[1::2]]
@@ -240,32 +248,26 @@ def _sample(members: range, outline: Callable[[int], Outline]) -> list[Outline]:
         places = list(range(n))
     elif len(first.shapes) > _LONG or int(first.forms[:, 2].sum()) > _WIDE:
         places = [0, n // 2 + 1]
+    elif first.flat_peers.size > _MANY:
+        places = [0, 1, 2, n // 2, n - 2, n - 1]
     else:
         places = [0, 1, 2, 3, n // 7, n // 3 + 1, n // 2, n * 5 // 7, n - 4, n - 3, n - 2, n - 1]
     return [first if i == 0 else outline(members[i]) for i in sorted(set(places)) if 0 <= i < n]
 
 
-def _family(members: range, outlines: Sequence[Outline], size: int) -> Family | None:
+def _family(
+    members: range, outlines: Sequence[Outline], ranks: Ranks, among: tuple[int, ...] = (SHIFT, XOR, FIXED, MIRROR)
+) -> Family | None:
     first = outlines[0]
-    ranks = [o.rank for o in outlines]
     if any(not o.like(first) for o in outlines[1:]):
         return None
-    peers = [o.flat_peers for o in outlines]
-    relations = np.full(peers[0].size, -1, np.int64)
-    constants = np.zeros(peers[0].size, np.int64)
-    for relation in (FIXED,) if len(outlines) == 1 else (SHIFT, XOR, FIXED, MIRROR):
-        mine = [_constant(relation, r, p, size) for r, p in zip(ranks, peers, strict=True)]
+    relations = np.full(first.flat_peers.size, -1, np.int64)
+    constants = np.zeros(first.flat_peers.size, np.int64)
+    for relation in (FIXED,) if len(outlines) == 1 else among:
+        mine = [ranks.constants(relation, o.rank, o.flat_peers) for o in outlines]
         fits = np.all([other == mine[0] for other in mine], axis=0)
         new = np.full(fits.shape, True) if fits.all() else fits & (relations < 0)  # one that fits all peers wins
         relations[new], constants[new] = relation, mine[0][new]
         if fits.all():
             break
     return None if (relations < 0).any() else Family(members, first, relations, constants)
-
-
-def _constant(relation: int, rank: int, peers: Array, size: int) -> Array:
-    if relation == SHIFT:
-        return (peers - rank) % size
-    if relation == XOR:
-        return peers ^ rank
-    return peers if relation == FIXED else (peers + rank) % size

@@ -26,12 +26,14 @@ from collectives.simulation.cost import Costs
 from collectives.simulation.everyone import Everyone, MismatchError
 from collectives.simulation.lanes import Lanes
 from collectives.simulation.network import Network
-from collectives.simulation.outline import SHIFT, XOR, Outline, families, singles
+from collectives.simulation.outline import Outline, families, singles
+from collectives.simulation.relations import HOSTS, SHIFT, XOR, Ranks
 from collectives.simulation.shared_memory import Shortcuts
 from collectives.simulation.topology import Topology
 
 # Sizes of a small group whose schedules are all compared; if equal, a large group's schedules count as equal too.
 _FEW: Final = (12, 8, 9, 7)
+_FEW_LOCAL: Final = 3  # most ranks of each host of this small group
 _SMALL: Final = 64  # ranks; a group of so many takes about a megabyte
 _MOST_STEPS: Final = 3_000_000  # steps and peers of all schedules that are computed
 _PATIENCE: Final = 60  # seconds to compute schedules
@@ -142,6 +144,7 @@ def _prepare(
     algorithm: Algorithm, size: int, root: int, period: int, per_host: int, symmetric: bool, whole: bool
 ) -> _Group:
     layout = even(size, per_host) if per_host else None
+    ranks = Ranks(size, per_host or 1)
     made, began = 0, monotonic()
 
     @lru_cache(maxsize=4096)
@@ -149,7 +152,7 @@ def _prepare(
         nonlocal made
         if monotonic() - began > _PATIENCE:
             raise TooLargeError(f"too large: {_PATIENCE} seconds were not enough to make the schedules")
-        found = Outline(algorithm((rank + root) % size, size, root, layout), whole)
+        found = Outline(algorithm((rank + root) % size, size, root, layout), whole, ranks.per_host)
         made += len(found.schedule.steps) + found.flat_peers.size
         if made > _MOST_STEPS:
             raise TooLargeError(f"too large: {size} ranks that do different things")
@@ -158,12 +161,12 @@ def _prepare(
     shortcuts = Shortcuts.of(outline(0).schedule)
     if not symmetric:
         return _Group(_one_by_one([outline(rank) for rank in range(size)], root), shortcuts)
-    found = families(outline, size, per_host or 1)
+    found = families(outline, ranks)
     messages = sum(family.constants.size * len(family.members) for family in found) // 2
-    if len(found) == 1 and found[0].whole in (SHIFT, XOR):
-        repeats = size % period == 0 and (found[0].whole == SHIFT or period & (period - 1) == 0)
-        if found[0].whole == XOR or _uniform(algorithm):
-            lanes = Lanes(found[0], size, period if repeats else size)
+    if len(found) == 1 and (relation := found[0].whole) in (SHIFT, XOR, HOSTS):
+        repeats = size % period == 0 and (relation != XOR or period & (period - 1) == 0)
+        if relation == XOR or _uniform(algorithm, ranks.per_host):
+            lanes = Lanes(found[0], ranks, period if repeats else size)
             if lanes.largest > _MOST_MESSAGES or len(lanes.shapes) * lanes.lanes > _MOST_TIMES:
                 raise TooLargeError(f"too large: {messages} messages, {lanes.lanes} ranks that differ in place")
             return _Group(lanes, shortcuts)
@@ -171,20 +174,23 @@ def _prepare(
     if messages > _MOST_MESSAGES or touched > _MOST_BLOCKS:
         raise TooLargeError(f"too large: {messages} messages")
     try:
-        return _Group(Everyone(found, size, root), shortcuts)
+        return _Group(Everyone(found, ranks, root), shortcuts)
     except MismatchError:
         return _Group(_one_by_one([outline(rank) for rank in range(size)], root), shortcuts)
 
 
-def _uniform(algorithm: Algorithm) -> bool:
+def _uniform(algorithm: Algorithm, per_host: int) -> bool:
     """Whether all ranks have the same schedule except for the peers' ranks; compares them in one small group."""
-    size = next((size for size in _FEW if algorithm.sizes(size)), 1)
-    return len(families(lambda rank: Outline(algorithm(rank, size)), size)) == 1
+    per = min(per_host, _FEW_LOCAL)
+    size = next((hosts * per for hosts in _FEW if algorithm.sizes(hosts * per)), 1)
+    layout = even(size, per) if algorithm.hosts else None
+    outlines = [Outline(algorithm(rank, size, 0, layout), per_host=per) for rank in range(size)]
+    return len(families(outlines.__getitem__, Ranks(size, per))) == 1
 
 
 def _one_by_one(outlines: list[Outline], root: int) -> Everyone:
     Group([o.schedule for o in sorted(outlines, key=lambda o: o.schedule.rank)])  # its error names ranks
-    return Everyone(singles(outlines), len(outlines), root)
+    return Everyone(singles(outlines), Ranks(len(outlines)), root)
 
 
 @contextmanager

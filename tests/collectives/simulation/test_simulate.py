@@ -70,6 +70,29 @@ def test_repetitions_are_skipped_without_a_difference(collective: str, name: str
         assert quick.share == pytest.approx(full.share, rel=1e-9)
 
 
+@pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "allgather"])
+@pytest.mark.parametrize(("per", "levels"), [(2, ()), (4, ()), (4, (Switches(4, 2.0),))])
+def test_all_hosts_are_alike_in_a_ring_of_hosts(collective: str, per: int, levels: tuple[Switches, ...]) -> None:
+    """Messages inside a host are sent many rounds before a step receives them, and rounds are skipped all the same."""
+    known = get(collective, "hierarchical_ring")
+    for nbytes in (0, 48 * KIB, 48 * MIB):
+        quick, full = both(known, 48 * per, nbytes, Topology(per, levels=levels))
+        assert quick.seconds == pytest.approx(full.seconds, rel=1e-9)
+        assert (quick.rounds, quick.sent) == (full.rounds, pytest.approx(full.sent))
+
+
+def test_hosts_with_unequal_numbers_of_ranks_are_no_family() -> None:
+    for name in ("hierarchical_ring", "hierarchical_circulant"):
+        quick, full = both(get("allreduce", name), 22, MIB, Topology(4))
+        assert quick.seconds == pytest.approx(full.seconds, rel=0.04)
+
+
+@pytest.mark.parametrize("name", ["hierarchical_ring", "hierarchical_circulant", "hierarchical_doubling"])
+def test_many_hosts_are_not_too_many(name: str) -> None:
+    found = simulate(get("allreduce", name), 16384, 100 * MIB, Topology(8))
+    assert found.seconds > 2 * 2047 / 2048 * 100 * MIB / 12.5e9  # what the card of each host sends and receives
+
+
 @pytest.mark.parametrize("name", ["binomial", "tree"])
 @pytest.mark.parametrize("ranks", [97, 128, 250])
 def test_families_of_a_tree_are_those_of_all_its_ranks(name: str, ranks: int) -> None:
