@@ -23,9 +23,10 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One rank's place in a binomial tree: its parent, its children, and the number of ranks in its subtree.
+    """The neighbours of one rank in a binomial tree: its parent (None for the root) and its children.
 
-    `children` begins with the nearest child, which has the smallest subtree.
+    `count`: the number of ranks in the subtree below and including this rank. `children` begins with the child that has
+    the smallest subtree.
     """
 
     parent: int | None
@@ -55,10 +56,10 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 
 @algorithm("broadcast", uneven=True)
 def binomial(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends to its farthest child first; each rank that has the data passes it on to its own children.
+    """Broadcast: each rank that has the data sends it to its children in a binomial tree, the largest subtree first.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); the root sends n ceil(log2 p). Time, if a
-    message costs alpha and a byte beta: ceil(log2 p) (alpha + n beta).
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; the root sends n ceil(log2 p). If a message
+    costs alpha and a byte beta, the time is ceil(log2 p) (alpha + n beta).
     """
     b = Builder("broadcast", "binomial", rank, size, grid=(0, 1), root=root)
     place = node(rank, size, root)
@@ -71,10 +72,10 @@ def binomial(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce", name="binomial", in_place=True, uneven=True)
 def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
-    """A rank reduces its own data and what its children send in one step, and sends the result to its parent.
+    """Reduce: a rank reduces its own data and its children's messages in one step, and sends the result to its parent.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends n. Time, if a message costs alpha,
-    a byte beta and a reduced byte gamma: ceil(log2 p) (alpha + n beta + n gamma).
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends n. If a message costs alpha, a byte
+    beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("reduce", "binomial", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, root)
@@ -91,11 +92,11 @@ def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("gather", name="binomial", uneven=True)
 def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
-    """A rank collects the blocks of its subtree and sends them to its parent in one message.
+    """Gather: in a binomial tree, a rank sends the blocks of its subtree to its parent in one message.
 
-    For a group of any size p and n bytes gathered in all: rounds ceil(log2 p); a rank sends at most n/2. Time, if a
-    message costs alpha and a byte beta: ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last rank
-    and rank 0, its blocks reach the root in two messages instead.
+    For a group of any size p and n bytes gathered in all: ceil(log2 p) rounds; a rank sends at most n/2. If a message
+    costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last
+    rank and rank 0, its blocks reach the root in two messages instead.
     """
     b = Builder("gather", "binomial", rank, size, grid=(1, size), root=root)
     place = node(rank, size, root)
@@ -118,11 +119,11 @@ def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("scatter", name="binomial", uneven=True)
 def binomial_scatter(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends each child the blocks of its subtree; the farthest child, with the largest subtree, comes first.
+    """Scatter: in a binomial tree, a rank sends each child the blocks of the child's subtree, largest subtree first.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); the root sends n(p-1)/p. Time, if a message
-    costs alpha and a byte beta: ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last rank and rank
-    0, its blocks leave the root in two messages.
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; the root sends n(p-1)/p. If a message costs
+    alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last rank and
+    rank 0, its blocks leave the root in two messages.
     """
     b = Builder("scatter", "binomial", rank, size, grid=(size, 1), root=root)
     place = node(rank, size, root)

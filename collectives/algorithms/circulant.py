@@ -22,7 +22,10 @@ Blocks: TypeAlias = "Callable[[int, int], Chunk]"  # (first, count) -> the chunk
 
 
 def halvings(size: int) -> list[tuple[int, int]]:
-    """The rounds of a circulant reduction, each as (s, s'): how many blocks a rank still works on, before and after."""
+    """The rounds of a reduce-scatter on a circulant graph, each as a pair (s, s') of block counts.
+
+    In a round, the number of blocks that a rank still works on falls from s to s' = ceil(s/2).
+    """
     rounds = []
     while size > 1:
         rounds.append((size, (size + 1) // 2))
@@ -39,10 +42,10 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def circulant(rank: int, size: int) -> Schedule:
-    """A reduce-scatter, then an allgather; partial and final results are in OUT, the output array.
+    """Allreduce on a circulant graph: a reduce-scatter, then an allgather.
 
-    For a group of any size p and n bytes of data: rounds 2 ceil(log2 p); a rank sends 2n(p-1)/p. Time, if a message
-    costs alpha, a byte beta and a reduced byte gamma: 2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: 2 ceil(log2 p) rounds; a rank sends 2n(p-1)/p. If a message costs
+    alpha, a byte beta and a reduced byte gamma, the time is 2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
     b = Builder("allreduce", "circulant", rank, size, grid=(size, size))
     within(b, range(size), rank, b.inp, b.out)
@@ -50,9 +53,10 @@ def circulant(rank: int, size: int) -> Schedule:
 
 
 def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Blocks) -> None:
-    """Add to `b` an allreduce from `given` to `total` among the ranks `team`, of which this rank is `team[at]`.
+    """Add to `b` the steps of an allreduce among the ranks `team`; this rank is `team[at]`.
 
-    `given` and `total` are functions that return chunks of the input and of the output. They may be the same.
+    `given(first, count)` returns the chunk of the input with these blocks, and `total(first, count)` that of the
+    output. They may be the same function: then the allreduce works in place.
     """
     size = len(team)
     if size % 2:  # the position in the middle is neither sent nor added to in the first round
@@ -70,10 +74,10 @@ def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Block
 
 @algorithm("reduce_scatter", name="circulant", uneven=True)
 def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
-    """A circulant reduce-scatter with partial results in scratch memory, beginning with this rank's own block.
+    """Reduce-scatter on a circulant graph: each round halves the number of blocks that a rank still works on.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends n(p-1)/p. Time, if a message costs
-    alpha, a byte beta and a reduced byte gamma: ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends n(p-1)/p. If a message costs alpha,
+    a byte beta and a reduced byte gamma, the time is ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "circulant", rank, size, grid=(size, 1))
     rounds = halvings(size)
@@ -99,11 +103,11 @@ def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="circulant", uneven=True)
 def circulant_allgather(rank: int, size: int) -> Schedule:
-    """In every round a rank receives about as many blocks as it already has.
+    """Allgather on a circulant graph: in every round a rank receives about as many blocks as it already has.
 
-    For a group of any size p and n bytes gathered in all: rounds ceil(log2 p); a rank sends n(p-1)/p. Time, if a
-    message costs alpha and a byte beta: ceil(log2 p) alpha + n(p-1)/p beta. This is the algorithm of J. Bruck et al.
-    (1997) without the rotation of the blocks at its end.
+    For a group of any size p and n bytes gathered in all: ceil(log2 p) rounds; a rank sends n(p-1)/p. If a message
+    costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. This is the algorithm of J. Bruck et
+    al. (1997) without the rotation of the blocks at its end.
     """
     b = Builder("allgather", "circulant", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())

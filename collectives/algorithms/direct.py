@@ -32,10 +32,10 @@ def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
 
 @algorithm("allreduce", uneven=True, in_order=True)
 def one_shot(rank: int, size: int) -> Schedule:
-    """Each rank sends all its data to all others and computes the whole result itself.
+    """Allreduce: each rank sends all its data to all others and computes the whole result itself.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1), or writes n once if peers share
-    memory. Time, if a message costs alpha, a byte beta and a reduced byte gamma: alpha + n(p-1) beta + n(p-1) gamma.
+    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1), or writes n once if peers share memory.
+    If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) beta + n(p-1) gamma.
 
     It does not work in place. A rank could overwrite its array only after all others have read it, but the others read
     it while they overwrite their own arrays. So all ranks would wait for each other.
@@ -50,10 +50,10 @@ def one_shot(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def two_shot(rank: int, size: int) -> Schedule:
-    """Rank r receives block r from all ranks, reduces these blocks, and sends the result to all.
+    """Allreduce: rank r receives block r from all ranks, reduces these blocks, and sends the result to all.
 
-    For a group of any size p and n bytes of data: rounds 2; a rank sends 2n(p-1)/p. Time, if a message costs alpha, a
-    byte beta and a reduced byte gamma: 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: 2 rounds; a rank sends 2n(p-1)/p. If a message costs alpha, a byte
+    beta and a reduced byte gamma, the time is 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
 
     Among ranks that share memory, the pool engine may instead compute the sum in the pool, one buffer to which all
     ranks add.
@@ -74,10 +74,10 @@ def two_shot(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def star(rank: int, size: int) -> Schedule:
-    """All ranks send to rank 0, which reduces and sends the result back: a parameter server, kept for comparisons.
+    """Allreduce: all ranks send to rank 0, which reduces the data and sends back the result. Kept for comparisons.
 
-    For a group of any size p and n bytes of data: rounds 2; rank 0 sends n(p-1), each other rank n. Time, if a message
-    costs alpha, a byte beta and a reduced byte gamma: 2 alpha + 2n(p-1) beta + n(p-1) gamma.
+    For a group of any size p and n bytes of data: 2 rounds; rank 0 sends n(p-1), each other rank n. If a message costs
+    alpha, a byte beta and a reduced byte gamma, the time is 2 alpha + 2n(p-1) beta + n(p-1) gamma.
     """
     b = Builder("allreduce", "star", rank, size, grid=(1, 1))
     if rank == 0:
@@ -92,10 +92,10 @@ def star(rank: int, size: int) -> Schedule:
 
 @algorithm("reduce_scatter", name="direct", uneven=True, in_order=True)
 def direct_reduce_scatter(rank: int, size: int) -> Schedule:
-    """Every rank sends its block j to rank j, which reduces the blocks that it receives and its own.
+    """Reduce-scatter: every rank sends its block j to rank j, which reduces the blocks that it receives and its own.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1)/p. Time, if a message costs alpha, a
-    byte beta and a reduced byte gamma: (p-1) alpha + n(p-1)/p (beta + gamma).
+    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1)/p. If a message costs alpha, a byte beta
+    and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "direct", rank, size, grid=(size, 1))
     for peer in _others(rank, size):
@@ -107,10 +107,10 @@ def direct_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="direct", uneven=True)
 def direct_allgather(rank: int, size: int) -> Schedule:
-    """Each rank sends its block to all others.
+    """Allgather: each rank sends its block to all others.
 
-    For a group of any size p and n bytes gathered in all: rounds 1; a rank sends n(p-1)/p, or writes its block once if
-    peers share memory. Time, if a message costs alpha and a byte beta: (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes gathered in all: 1 round; a rank sends n(p-1)/p, or writes its block once if
+    peers share memory. If a message costs alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("allgather", "direct", rank, size, grid=(1, size))
     others = _others(rank, size)
@@ -125,10 +125,10 @@ def direct_allgather(rank: int, size: int) -> Schedule:
 
 @algorithm("broadcast", name="direct", uneven=True)
 def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends the whole array to each other rank.
+    """Broadcast: the root sends the whole array to each other rank.
 
-    For a group of any size p and n bytes of data: rounds 1; the root sends n(p-1), or writes n once if peers share
-    memory. Time, if a message costs alpha and a byte beta: (p-1) (alpha + n beta).
+    For a group of any size p and n bytes of data: 1 round; the root sends n(p-1), or writes n once if peers share
+    memory. If a message costs alpha and a byte beta, the time is (p-1) (alpha + n beta).
     """
     b = Builder("broadcast", "direct", rank, size, grid=(0, 1), root=root)
     if rank != root:
@@ -141,10 +141,10 @@ def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce", name="direct", in_place=True, uneven=True, in_order=True)
 def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
-    """All ranks send their data to the root, which reduces all in one step.
+    """Reduce: all ranks send their data to the root, which reduces all of it in one step.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends n, the root receives n(p-1). Time, if a
-    message costs alpha, a byte beta and a reduced byte gamma: alpha + n(p-1) (beta + gamma).
+    For a group of any size p and n bytes of data: 1 round; a rank sends n, the root receives n(p-1). If a message costs
+    alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) (beta + gamma).
     """
     b = Builder("reduce", "direct", rank, size, grid=(1, 1), root=root)
     b.flat(b.inp(), b.inp())
@@ -157,10 +157,10 @@ def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("gather", uneven=True)
 def linear(rank: int, size: int, root: int = 0) -> Schedule:
-    """All ranks send their blocks directly to the root.
+    """Gather: all ranks send their blocks directly to the root.
 
-    For a group of any size p and n bytes gathered in all: rounds 1; a rank sends its block, the root receives n(p-1)/p.
-    Time, if a message costs alpha and a byte beta: (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes gathered in all: 1 round; a rank sends its block, the root receives n(p-1)/p.
+    If a message costs alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("gather", "linear", rank, size, grid=(1, size), root=root)
     b.flat(b.inp(), b.inp())
@@ -175,10 +175,10 @@ def linear(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("scatter", name="linear", uneven=True)
 def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends each other rank its block directly.
+    """Scatter: the root sends each other rank its block directly.
 
-    For a group of any size p and n bytes of data: rounds 1; the root sends n(p-1)/p. Time, if a message costs alpha and
-    a byte beta: (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes of data: 1 round; the root sends n(p-1)/p. If a message costs alpha and a byte
+    beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("scatter", "linear", rank, size, grid=(size, 1), root=root)
     b.flat(b.inp(0, size), b.inp(rank))
@@ -193,10 +193,10 @@ def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("alltoall", name="direct", uneven=True)
 def direct_alltoall(rank: int, size: int) -> Schedule:
-    """Each rank sends every other rank the block for it, beginning with the next rank.
+    """Alltoall: each rank sends every other rank the block for it, beginning with the next rank.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1)/p. Time, if a message costs alpha and a
-    byte beta: (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1)/p. If a message costs alpha and a byte
+    beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("alltoall", "direct", rank, size, grid=(size, size))
     others = _others(rank, size)
@@ -211,10 +211,10 @@ def direct_alltoall(rank: int, size: int) -> Schedule:
 
 @algorithm("barrier", name="direct", uneven=True)
 def direct_barrier(rank: int, size: int) -> Schedule:
-    """Each rank sends one element to all others and waits for the elements of all others.
+    """Barrier: each rank sends one element to all others and waits for the elements of all others.
 
-    For a group of any size p: rounds 1; a rank sends one element to p-1 others, or writes it once if peers share
-    memory. Time, if a message costs alpha: alpha.
+    For a group of any size p: 1 round; a rank sends one element to p-1 others, or writes it once if peers share memory.
+    If a message costs alpha, the time is alpha.
     """
     b = Builder("barrier", "direct", rank, size, grid=(1, 1))
     others = _others(rank, size)

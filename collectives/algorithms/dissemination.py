@@ -14,8 +14,8 @@ from collectives.schedule.form import Builder, Schedule
 def dissemination(rank: int, size: int) -> Schedule:
     """In round k a rank sends to the rank 2^k further on, once it has received all messages of earlier rounds.
 
-    For a group of any size p: rounds ceil(log2 p); a rank sends one element in each round. Time, if a message costs
-    alpha: ceil(log2 p) alpha.
+    For a group of any size p: ceil(log2 p) rounds; a rank sends one element in each round. If a message costs alpha,
+    the time is ceil(log2 p) alpha.
 
     A rank sends the reduction of its own element and all that it has received, so each message depends on earlier ones.
     """

@@ -14,10 +14,11 @@ from collectives.schedule.form import Chunk
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How a rank takes part in an algorithm for 2^k ranks: for itself, for a neighbour too, or not at all.
+    """How a rank takes part in an algorithm that needs a power of two of ranks, when the group has another size.
 
-    `into` is the rank that takes part for this rank, or None if this rank takes part itself. `partner` is the neighbour
-    for which this rank takes part too, or None.
+    Some ranks do not run the algorithm; a neighbour, to which they send their data first, runs it for both. `into` is
+    that neighbour, or None if this rank runs the algorithm itself. `partner` is the rank for which this rank runs the
+    algorithm too, or None. The ranks that run the algorithm have consecutive numbers, from 0, in the order of ranks.
     """
 
     rank: int
@@ -27,18 +28,22 @@ class Fold:
     partner: int | None
 
     def peer(self, distance: int) -> int:
-        """The rank whose number, among those that take part, differs from this rank's only in the bit `distance`."""
+        """The rank with which this rank exchanges data in the round of the bit `distance`, a power of two.
+
+        Ranks that run the algorithm have consecutive numbers from 0. The peer's number differs from this rank's in the
+        bit `distance` only.
+        """
         number = self._number ^ distance
         return 2 * number if 2 * number < self.paired else number + self.paired // 2
 
     def upper(self, distance: int) -> bool:
-        """Whether the number of this rank, among those that take part, has the bit `distance`."""
+        """Whether the bit `distance` is set in this rank's number among the ranks that run the algorithm."""
         return bool(self._number & distance)
 
     def ordered(self, peer: int, mine: Chunk, theirs: int | Chunk) -> tuple[int | Chunk, int | Chunk]:
-        """The operands `mine` and `theirs`, the lower rank's first, so that both ranks compute the same result.
+        """The operands `mine` and `theirs`, with the operand of the lower rank first.
 
-        `peer`: the rank from which `theirs` comes.
+        So both ranks combine them in the same order and compute the same bits. `peer`: the rank that sent `theirs`.
         """
         return (mine, theirs) if self.rank < peer else (theirs, mine)
 

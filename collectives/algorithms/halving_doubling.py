@@ -15,12 +15,12 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling(rank: int, size: int) -> Schedule:
-    """Ranks exchange the largest halves with the nearest ranks, which are the most likely to share their host.
+    """Allreduce by recursive halving and doubling: ranks exchange the largest halves with the nearest ranks.
 
-    For a group of any size p, n bytes of data, and P the largest power of two up to p: rounds 2 log2 P, and 2 more if P
-    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see the module `fold`). Time, if a
-    message costs alpha, a byte beta and a reduced byte gamma: 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2
-    alpha + 2n beta + n gamma more if P < p.
+    For a group of any size p, n bytes of data, and P the largest power of two up to p: 2 log2 P rounds, and 2 more if P
+    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see the module `fold`). If a message
+    costs alpha, a byte beta and a reduced byte gamma, the time is 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and
+    2 alpha + 2n beta + n gamma more if P < p.
 
     In each round a rank sends its half in two messages, first the data that the receiver sends on in the next round.
     With one message, some ranks would get this data early and the others late, and links would be idle between rounds.
@@ -30,12 +30,12 @@ def halving_doubling(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling_short(rank: int, size: int) -> Schedule:
-    """`halving_doubling` with one message a round, for arrays so short that a second message costs more than it saves.
+    """Allreduce: `halving_doubling` with one message a round, for short arrays, where a second message costs too much.
 
-    For a group of any size p, n bytes of data, and P the largest power of two up to p: rounds 2 log2 P, and 2 more if P
-    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see the module `fold`). Time, if a
-    message costs alpha, a byte beta and a reduced byte gamma: 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2
-    alpha + 2n beta + n gamma more if P < p.
+    For a group of any size p, n bytes of data, and P the largest power of two up to p: 2 log2 P rounds, and 2 more if P
+    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see the module `fold`). If a message
+    costs alpha, a byte beta and a reduced byte gamma, the time is 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and
+    2 alpha + 2n beta + n gamma more if P < p.
     """
     return _schedule("halving_doubling_short", rank, size, lambda place, k, half: [(0, half)])
 

@@ -26,7 +26,7 @@ from collectives.schedule.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank's host, and which data each rank of a host handles."""
+    """The position of `rank` in `layout`, which says which host each rank is on, and the share of data it works on."""
 
     rank: int
     layout: Layout
@@ -49,16 +49,16 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """The operands of a reduction over this host, in the order of ranks: `own`, and messages of the other ranks."""
+        """The operands of a reduction over this host, in rank order: the chunk `own` and the other ranks' messages."""
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- data in equal parts: on each host, one rank is the keeper of a part
 
     @property
     def lanes(self) -> int:
-        """The number of parts of the data: as many as there are ranks on the largest host.
+        """The number of parts into which the data is divided: the largest number of ranks on any host.
 
-        A rank of a smaller host may handle several parts.
+        On a host with fewer ranks, one rank may handle several parts.
         """
         return self.layout.largest
 
@@ -73,11 +73,14 @@ class Place:
     # --- one block for each rank: on each other host, one rank is the guardian of the block
 
     def guardian(self, host: int, rank: int) -> int:
-        """The rank of `host` that handles the block of `rank`. On the host of `rank`, this is `rank` itself."""
+        """The rank of host number `host` that handles the block of `rank` there.
+
+        On the host of `rank`, this is `rank` itself.
+        """
         return self.keeper(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
 
     def wards(self, host: int, guardian: int) -> list[int]:
-        """The ranks of `host` whose blocks are handled on this rank's host by `guardian`, one of its ranks."""
+        """The ranks of host number `host` whose blocks the rank `guardian` of this host handles."""
         here, there = self.layout.members[self.host], self.layout.members[host % self.hosts]
         at = self.layout.local_rank(guardian)
         return [*there[-(-at * len(there) // len(here)) : -(-(at + 1) * len(there) // len(here))]]
@@ -93,12 +96,12 @@ def _send_beside(b: Builder, place: Place, chunk: Chunk) -> None:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
-    """Each rank of a host handles a part of the data; a part passes all hosts twice, to be reduced and then complete.
+    """Allreduce: the hosts form a ring, and each part of the data passes all hosts twice, handled by one rank of each.
 
     On every host, all ranks send their data of a part to the rank of their host that handles this part. When the part
     passes the second time, this rank sends it to the others on its host. For h hosts of any size, the largest with l
-    ranks, and n bytes of data: rounds 2h; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). Time, if a
-    message costs alpha and a byte beta: 2(h-1) alpha + 2n(h-1)/h beta.
+    ranks, and n bytes of data: 2h rounds; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). If a message
+    costs alpha and a byte beta, the time is 2(h-1) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -139,11 +142,11 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
-    """Each rank of a host handles a part of the data, with a circulant allreduce among the ranks that handle this part.
+    """Allreduce: each rank of a host handles a part of the data, by a circulant allreduce with ranks of other hosts.
 
-    For h hosts of any size, the largest with l ranks, and n bytes of data: rounds 2 ceil(log2 h) + 2; a host sends
-    2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). Time, if a message costs alpha and a byte beta: 2 ceil(log2 h) alpha
-    + 2n(h-1)/h beta.
+    For h hosts of any size, the largest with l ranks, and n bytes of data: 2 ceil(log2 h) + 2 rounds; a host sends
+    2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). If a message costs alpha and a byte beta, the time is 2 ceil(log2 h)
+    alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -176,11 +179,11 @@ def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("reduce_scatter", name="hierarchical_ring", hosts=True)
 def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Schedule:
-    """The partial result of a rank's block passes all hosts, beginning after the rank's own, and reaches the rank last.
+    """Reduce-scatter: the partial result of a rank's block passes from host to host, and reaches the rank's host last.
 
     On each host, all ranks send their data of the block to the rank of their host that handles this block. For h hosts
-    of any size, the largest with l ranks, and n bytes of data: rounds h; a host sends n(h-1)/h, of which a rank sends
-    n(h-1)/(hl). Time, if a message costs alpha and a byte beta: (h-1) alpha + n(h-1)/h beta.
+    of any size, the largest with l ranks, and n bytes of data: h rounds; a host sends n(h-1)/h, of which a rank sends
+    n(h-1)/(hl). If a message costs alpha and a byte beta, the time is (h-1) alpha + n(h-1)/h beta.
 
     Partial results alternate between two sets of scratch slots, so that a rank writes one set while it sends the other.
     """
@@ -214,10 +217,10 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
 
 @algorithm("allgather", name="hierarchical_ring", hosts=True, uneven=True)
 def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """The block of each rank passes all hosts; on each host, the rank that receives it passes it to the others there.
+    """Allgather: each rank's block passes from host to host; the rank that receives it passes it to the others there.
 
-    For h hosts of any size, the largest with l ranks, and n bytes gathered in all: rounds h; a host sends n(h-1)/h, of
-    which a rank sends n(h-1)/(hl). Time, if a message costs alpha and a byte beta: (h-1) alpha + n(h-1)/h beta.
+    For h hosts of any size, the largest with l ranks, and n bytes gathered in all: h rounds; a host sends n(h-1)/h, of
+    which a rank sends n(h-1)/(hl). If a message costs alpha and a byte beta, the time is (h-1) alpha + n(h-1)/h beta.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -243,12 +246,12 @@ def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedul
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
-    """Recursive doubling among the leaders, one rank of each host, after each has reduced the data of its host.
+    """Allreduce: one rank of each host, the leader, reduces its host's data; leaders then use recursive doubling.
 
-    For h hosts of any size, n bytes of data, and H the largest power of two up to h: rounds log2 H + 2, and 2 more if H
+    For h hosts of any size, n bytes of data, and H the largest power of two up to h: log2 H + 2 rounds, and 2 more if H
     < h; a host sends n log2 H, and n more if it also takes part for another host (see the module `fold`); a rank sends
-    n to its leader. Time, if a message costs alpha and a byte beta: ceil(log2 h) (alpha + n beta), and alpha + n beta
-    more if H < h.
+    n to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta), and alpha + n
+    beta more if H < h.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)
@@ -271,12 +274,12 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("reduce", name="hierarchical_binomial", hosts=True, in_place=True, uneven=True)
 def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """A binomial tree of the leaders, one rank of each host; a leader reduces all that it receives in one step.
+    """Reduce: one rank of each host, the leader, reduces its host's data and passes it up a binomial tree of leaders.
 
     The root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: rounds ceil(log2 h) + 1; a host sends n to another host, a rank sends
-    n. Time, if a message costs alpha and a byte beta: ceil(log2 h) (alpha + n beta).
+    For h hosts of any size and n bytes of data: ceil(log2 h) + 1 rounds; a host sends n to another host, a rank sends
+    n. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta).
     """
     b = Builder("reduce", "hierarchical_binomial", rank, size, grid=(1, 1), root=root)
     place = Place(rank, layout)
@@ -300,12 +303,12 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """A binomial tree of the leaders, one rank of each host; a leader sends the data to the other ranks of its host.
+    """Broadcast: data goes down a binomial tree of leaders, one rank of each host, which send it to their host's ranks.
 
     The root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: rounds ceil(log2 h) + 1; the root sends n ceil(log2 h). Time, if a
-    message costs alpha and a byte beta: ceil(log2 h) (alpha + n beta).
+    For h hosts of any size and n bytes of data: ceil(log2 h) + 1 rounds; the root sends n ceil(log2 h). If a message
+    costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta).
     """
     b = Builder("broadcast", "hierarchical_binomial", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -324,12 +327,12 @@ def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Sc
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """The data passes from leader to leader in slices; each leader also sends it to the other ranks of its host.
+    """Broadcast: data passes from leader to leader in slices; each leader also sends it to the other ranks of its host.
 
     Each host has one leader; the root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: rounds h; a host sends n, the root sends n. Time, if a message costs
-    alpha and a byte beta: (h-1) alpha + n beta if slices are small.
+    For h hosts of any size and n bytes of data: h rounds; a host sends n, the root sends n. If a message costs alpha
+    and a byte beta, the time is (h-1) alpha + n beta if slices are small.
     """
     b = Builder("broadcast", "hierarchical_chain", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -348,11 +351,11 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
 @algorithm("allgather", name="hierarchical_circulant", hosts=True, uneven=True)
 def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """One leader per host collects its host's blocks, takes part in a circulant allgather, and distributes all blocks.
+    """Allgather: a leader per host collects its host's blocks, joins a circulant allgather, and distributes all blocks.
 
-    For h hosts of any size and n bytes gathered in all: rounds ceil(log2 h) + 2; a host sends n(h-1)/h, a rank sends
-    its block to its leader. Time, if a message costs alpha and a byte beta: ceil(log2 h) alpha + n(h-1)/h beta. If the
-    ranks of a host are not consecutive, their blocks are sent in several messages.
+    For h hosts of any size and n bytes gathered in all: ceil(log2 h) + 2 rounds; a host sends n(h-1)/h, a rank sends
+    its block to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) alpha + n(h-1)/h beta.
+    If the ranks of a host are not consecutive, their blocks are sent in several messages.
     """
     b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
     place = Place(rank, layout)

@@ -12,11 +12,11 @@ from collectives.schedule.form import Builder, Chunk, Operand, Schedule
 
 @algorithm("reduce", in_place=True, uneven=True, in_order=True)
 def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
-    """A binomial tree to rank 0, where each subtree has consecutive ranks; then rank 0 sends the result to the root.
+    """Reduce on a binomial tree to rank 0, whose subtrees have consecutive ranks; rank 0 sends the result to the root.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p), and 1 more unless the root is rank 0; a rank
-    sends n. Time, if a message costs alpha, a byte beta and a reduced byte gamma: ceil(log2 p) (alpha + n beta + n
-    gamma), and alpha + n beta more unless the root is rank 0.
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds, and 1 more unless the root is rank 0; a rank
+    sends n. If a message costs alpha, a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n beta +
+    n gamma), and alpha + n beta more unless the root is rank 0.
     """
     b = Builder("reduce", "binomial_in_order", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, 0)
@@ -37,11 +37,11 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce_scatter", uneven=True, in_order=True)
 def pairwise(rank: int, size: int) -> Schedule:
-    """In turn d a rank sends a block to rank + d and receives one from rank - d; at the end it reduces all in one step.
+    """Reduce-scatter: in turn d a rank sends a block to rank + d and gets one from rank - d; at the end it reduces all.
 
-    For a group of any size p and n bytes of data: rounds 1, listed as p-1 turns; a rank sends n(p-1)/p. Time, if a
-    message costs alpha, a byte beta and a reduced byte gamma: (p-1) alpha + n(p-1)/p (beta + gamma). Ranks are counted
-    modulo p.
+    For a group of any size p and n bytes of data: 1 round, listed as p-1 turns; a rank sends n(p-1)/p. If a message
+    costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma). Ranks are
+    counted modulo p.
     """
     b = Builder("reduce_scatter", "pairwise", rank, size, grid=(size, 1))
     if size == 1:

@@ -16,11 +16,11 @@ from collectives.schedule.form import Builder, Chunk, Schedule
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def recursive_doubling(rank: int, size: int) -> Schedule:
-    """Exchange and reduce the whole array log2 P times, where P is the largest power of two up to the number of ranks.
+    """Allreduce: ranks exchange and reduce the whole array log2 P times; P is the largest power of two up to p ranks.
 
-    For a group of any size p and n bytes of data: rounds log2 P, and 2 more if P < p; a rank sends n log2 P, and n more
-    if it also takes part for another rank (see the module `fold`). Time, if a message costs alpha, a byte beta and a
-    reduced byte gamma: ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more if P < p.
+    For a group of any size p and n bytes of data: log2 P rounds, and 2 more if P < p; a rank sends n log2 P, and n more
+    if it also takes part for another rank (see the module `fold`). If a message costs alpha, a byte beta and a reduced
+    byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more if P < p.
 
     Results alternate between two scratch slots, so that a rank never overwrites data that it is still sending. With one
     slot, two ranks would wait for each other: each would reduce only after its own send, which ends only after the
@@ -35,7 +35,10 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
 
 def within(b: Builder, team: Sequence[int], at: int, mine: Chunk) -> None:
-    """Add to `b` an allreduce of `mine` into OUT, the output, among the ranks `team`; this rank is `team[at]`."""
+    """Add to `b` an allreduce among the ranks `team`, by recursive doubling; this rank is `team[at]`.
+
+    `mine` is the chunk with this rank's input; the result is written to OUT, the output buffer.
+    """
     place = fold(at, len(team))
     if place.into is not None:
         b.send(team[place.into], mine)

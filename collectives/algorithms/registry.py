@@ -26,16 +26,21 @@ def algorithm(
     hosts: bool = False,
     in_order: bool = False,
 ) -> Callable[[Function], Algorithm]:
-    """Return a decorator that registers a function as an algorithm for `collective`.
+    """Returns a decorator that registers a function as an algorithm for `collective`; the function returns a schedule.
 
-    The function has the parameters (rank, size), then root if the collective has one, then layout if `hosts` is set.
+    The function has the parameters (rank, size), then root if the collective has one, then layout if `hosts` is set. It
+    returns the steps that this rank takes.
 
-    `name`: the algorithm's name, by default that of the function. `sizes(size)`: whether the algorithm works for that
-    many ranks. `in_place`: it also works if IN and OUT, the input and output buffers, are the same memory (allreduce,
-    reduce, scan and exscan). `uneven`: it also works if blocks differ in size. `in_order`: it combines operands in the
-    order of ranks, so it also works for reductions that are not commutative. `verify` checks these declarations.
-    `hosts`: its schedules depend on which ranks share a host. ValueError for an unknown collective, an invalid name, or
-    a name that is in use.
+    - `name`: the algorithm's name, by default that of the function
+    - `sizes(size)`: whether the algorithm works for that many ranks
+    - `in_place`: it also works if IN and OUT, the input and output buffers, are the same memory (allreduce, reduce,
+      scan and exscan)
+    - `uneven`: it also works if blocks differ in size
+    - `hosts`: its schedules depend on which ranks share a host
+    - `in_order`: it combines operands in the order of ranks, so it also works for reductions that are not commutative
+
+    `verify` checks these properties. Raises ValueError for an unknown collective, an invalid name, or a name that is in
+    use.
     """
 
     def register(function: Function) -> Algorithm:
@@ -54,9 +59,9 @@ def add(new: Algorithm) -> Algorithm:
 
 
 def get(collective_name: str, name: str) -> Algorithm:
-    """The algorithm `name` of a collective; '-' in the name counts as '_'.
+    """Returns the algorithm `name` of the collective `collective_name`. A "-" in `name` counts as "_".
 
-    ValueError if there is none; the message lists the known names.
+    Raises ValueError if there is no such algorithm; the message lists the known names.
     """
     known = _registry[collective(collective_name).name]
     try:
@@ -69,10 +74,9 @@ def get(collective_name: str, name: str) -> Algorithm:
 
 
 def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = False) -> tuple[Algorithm, ...]:
-    """The algorithms for a collective, in order of registration.
+    """Returns all algorithms for the collective `collective_name`, in the order in which they were registered.
 
-    If `size` is given, only those that work for so many ranks. If `uneven` is set, only those that allow blocks of
-    different sizes.
+    `size`: only algorithms that work for so many ranks. `uneven`: only algorithms that allow blocks of different sizes.
     """
     known = _registry[collective(collective_name).name].values()
     return tuple(a for a in known if (size is None or a.sizes(size)) and (a.uneven or not uneven))
@@ -81,8 +85,9 @@ def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = 
 def schedule(
     collective_name: str, name: str, rank: int, size: int, root: int = 0, layout: Layout | None = None
 ) -> Schedule:
-    """The schedule of `rank`, cached.
+    """Returns the steps that `rank` takes in the algorithm `name`, a `Schedule`. Schedules are cached.
 
-    ValueError for an unknown collective or algorithm, or an invalid rank, size, root or layout.
+    `layout` says which ranks share a host; None: each rank has a host of its own. Raises ValueError for an unknown
+    collective or algorithm, or an invalid rank, size, root or layout.
     """
     return schedule_of(get(collective_name, name), rank, size, root, layout)

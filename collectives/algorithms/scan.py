@@ -50,10 +50,10 @@ def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def recursive_doubling(rank: int, size: int) -> Schedule:
-    """In round k a rank sends its partial result to the rank 2^k further on, which combines it with its own.
+    """Scan: in round k a rank sends its partial result to the rank 2^k further on, which combines it with its own.
 
-    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends at most n ceil(log2 p). Time, if a
-    message costs alpha, a byte beta and a reduced byte gamma: ceil(log2 p) (alpha + n beta + n gamma).
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends at most n ceil(log2 p). If a
+    message costs alpha, a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("scan", "recursive_doubling", rank, size, grid=(1, 1))
     b.copy(b.out(), _inclusive(b, range(size), rank, b.inp(), b.out()))
@@ -62,11 +62,11 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="recursive_doubling", in_place=True, uneven=True, in_order=True)
 def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
-    """Each rank sends its data to the next rank; then ranks 1 to p-1 scan what they received by recursive doubling.
+    """Exscan: each rank sends its data to the next rank; ranks 1 to p-1 then scan what they received.
 
-    For a group of any size p and n bytes of data: rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2
-    (p-1))). Time, if a message costs alpha, a byte beta and a reduced byte gamma: (1 + ceil(log2 (p-1))) (alpha + n
-    beta) + ceil(log2 (p-1)) n gamma.
+    For a group of any size p and n bytes of data: 1 + ceil(log2 (p-1)) rounds; a rank sends at most n (1 + ceil(log2
+    (p-1))). If a message costs alpha, a byte beta and a reduced byte gamma, the time is (1 + ceil(log2 (p-1))) (alpha +
+    n beta) + ceil(log2 (p-1)) n gamma.
     """
     b = Builder("exscan", "recursive_doubling", rank, size, grid=(1, 1))
     _exclusive(b, range(size), rank, b.inp(), b.out())
@@ -75,10 +75,11 @@ def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def chain(rank: int, size: int) -> Schedule:
-    """Rank r combines the result of rank r-1 with its own data, and sends its own result to rank r+1.
+    """Scan: rank r combines the result of rank r-1 with its own data, and sends its own result to rank r+1.
 
-    For a group of any size p and n bytes of data: rounds p-1, which overlap because long arrays are sent in slices; a
-    rank sends n. Time, if a message costs alpha, a byte beta and a reduced byte gamma: (p-1) alpha + n (beta + gamma).
+    For a group of any size p and n bytes of data: p-1 rounds, which overlap because long arrays are sent in slices; a
+    rank sends n. If a message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n (beta +
+    gamma).
     """
     b = Builder("scan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -92,10 +93,11 @@ def chain(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="chain", in_place=True, uneven=True, in_order=True)
 def chain_exscan(rank: int, size: int) -> Schedule:
-    """Rank r gets its result from rank r-1, and sends this result combined with its own data to rank r+1.
+    """Exscan: rank r gets its result from rank r-1, and sends this result combined with its own data to rank r+1.
 
-    For a group of any size p and n bytes of data: rounds p-1, which overlap because long arrays are sent in slices; a
-    rank sends n. Time, if a message costs alpha, a byte beta and a reduced byte gamma: (p-1) alpha + n (beta + gamma).
+    For a group of any size p and n bytes of data: p-1 rounds, which overlap because long arrays are sent in slices; a
+    rank sends n. If a message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n (beta +
+    gamma).
     """
     b = Builder("exscan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -119,10 +121,11 @@ def _after(rank: int, size: int) -> list[int]:
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def direct(rank: int, size: int) -> Schedule:
-    """Each rank sends its data to all later ranks, then reduces its data and all that it received in one step.
+    """Scan: each rank sends its data to all later ranks, then reduces its data and all that it received in one step.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends at most n(p-1), or writes n once if all ranks
-    share memory. Time, if a message costs alpha, a byte beta and a reduced byte gamma: alpha + n(p-1) (beta + gamma).
+    For a group of any size p and n bytes of data: 1 round; a rank sends at most n(p-1), or writes n once if all ranks
+    share memory. If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) (beta +
+    gamma).
     """
     b = Builder("scan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -138,10 +141,11 @@ def direct(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="direct", in_place=True, uneven=True, in_order=True)
 def direct_exscan(rank: int, size: int) -> Schedule:
-    """Each rank sends its data to all later ranks, then reduces all that it received in one step.
+    """Exscan: each rank sends its data to all later ranks, then reduces all that it received in one step.
 
-    For a group of any size p and n bytes of data: rounds 1; a rank sends at most n(p-1), or writes n once if all ranks
-    share memory. Time, if a message costs alpha, a byte beta and a reduced byte gamma: alpha + n(p-1) (beta + gamma).
+    For a group of any size p and n bytes of data: 1 round; a rank sends at most n(p-1), or writes n once if all ranks
+    share memory. If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) (beta +
+    gamma).
     """
     b = Builder("exscan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -200,14 +204,16 @@ def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number
 
 @algorithm("scan", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
-    """Scans within each run of consecutive ranks on one host; an exscan of the runs' totals follows.
+    """Scan: a scan within each run of consecutive ranks on one host, then an exscan of the runs' totals.
 
     The last rank of each run takes part in the exscan, and sends its result to the other ranks of its run. All ranks
     combine this result with their prefix within the run. h is the number of runs: one for each host if ranks are
-    numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a rank sends
-    at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any size. Time,
-    if a message costs alpha and a byte beta: (1 + ceil(log2 (h-1))) (alpha + n beta), which counts only messages
-    between hosts.
+    numbered host by host.
+
+    For a group of any size, n bytes of data, h > 1 and d = 1 + ceil(log2 (h-1)): d + 2 rounds, two of them within
+    hosts. To ranks of its own host, a rank sends at most n bytes; the last rank of a run also sends at most n d bytes
+    to other hosts. If a message between hosts costs alpha and its byte beta, the time is (1 + ceil(log2 (h-1))) (alpha
+    + n beta).
     """
     b = Builder("scan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)
@@ -228,14 +234,16 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("exscan", name="hierarchical_doubling", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedule:
-    """Exscans within each run of consecutive ranks on one host; an exscan of the runs' totals follows.
+    """Exscan: an exscan within each run of consecutive ranks on one host, then an exscan of the runs' totals.
 
-    The last rank of each run takes part in the exscan, and sends its result to the other ranks of its run. All ranks
-    combine this result with their prefix within the run. h is the number of runs: one for each host if ranks are
-    numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a rank sends
-    at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any size. Time,
-    if a message costs alpha and a byte beta: (1 + ceil(log2 (h-1))) (alpha + n beta), which counts only messages
-    between hosts.
+    The last rank of each run takes part in the second exscan, and sends its result to the other ranks of its run. All
+    ranks combine this result with their prefix within the run. h is the number of runs: one for each host if ranks are
+    numbered host by host.
+
+    For a group of any size, n bytes of data, h > 1 and d = 1 + ceil(log2 (h-1)): d + 2 rounds, two of them within
+    hosts. To ranks of its own host, a rank sends at most n bytes; the last rank of a run also sends at most n d bytes
+    to other hosts. If a message between hosts costs alpha and its byte beta, the time is (1 + ceil(log2 (h-1))) (alpha
+    + n beta).
     """
     b = Builder("exscan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)

@@ -13,11 +13,11 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("broadcast", uneven=True)
 def scatter_allgather(rank: int, size: int, root: int = 0) -> Schedule:
-    """A binomial tree scatters p pieces, then a ring distributes them to the ranks that do not have them yet.
+    """Broadcast: a binomial tree scatters p pieces, then a ring sends each piece to the ranks that do not have it yet.
 
-    For a group of any size p and n bytes of data: rounds at most ceil(log2 p) + p-1; the root sends at most 2n(p-1)/p.
-    Time, if a message costs alpha and a byte beta: (ceil(log2 p) + p-1) alpha + 2n(p-1)/p beta. Piece 0 is scattered to
-    the root, piece 1 to the next rank, and so on.
+    For a group of any size p and n bytes of data: at most ceil(log2 p) + p-1 rounds; the root sends at most 2n(p-1)/p.
+    If a message costs alpha and a byte beta, the time is (ceil(log2 p) + p-1) alpha + 2n(p-1)/p beta. Piece 0 is
+    scattered to the root, piece 1 to the next rank, and so on.
     """
     b = Builder("broadcast", "scatter_allgather", rank, size, grid=(0, size), root=root)
     v, place = (rank - root) % size, node(rank, size, root)

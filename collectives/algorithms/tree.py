@@ -42,11 +42,11 @@ def _neighbours(rank: int, size: int, shift: int) -> tuple[int | None, list[int 
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def tree(rank: int, size: int) -> Schedule:
-    """Nearly every rank is a leaf node in one tree and an inner node in the other, so all send about equally much.
+    """Allreduce over two trees; nearly every rank is a leaf in one and an inner node in the other, for equal loads.
 
-    For a group of any size p and n bytes of data: rounds about 2 log2 p, which overlap because data is sent in slices;
-    a rank sends at most 2n. Time, if a message costs alpha, a byte beta and a reduced byte gamma: about 2 log2 p alpha
-    + 2n beta + n gamma.
+    For a group of any size p and n bytes of data: about 2 log2 p rounds, which overlap because data is sent in slices;
+    a rank sends at most 2n. If a message costs alpha, a byte beta and a reduced byte gamma, the time is about 2 log2 p
+    alpha + 2n beta + n gamma.
     """
     blocks = 2 if size > 1 else 1
     b = Builder("allreduce", "tree", rank, size, grid=(blocks, blocks))

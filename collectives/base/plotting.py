@@ -21,6 +21,6 @@ def available() -> bool:
 
 
 def require() -> None:
-    """Raises ImportError, which says what to install, if matplotlib is missing."""
+    """Raises ImportError if matplotlib is not installed. The message says how to install it."""
     if not available():
         raise ImportError(MISSING)

@@ -34,9 +34,9 @@ def text(size: int) -> str:
 
 
 def series(first: int, last: int, factor: float | None, step: int | None) -> list[int]:
-    """Returns sizes from `first` up to `last`, each `factor` times the size before it, or `step` bytes larger.
+    """Returns sizes from `first` to at most `last`: each is the size before it times `factor`, or plus `step`.
 
-    Raises ValueError if `last` is below `first`, or if sizes would not grow.
+    All sizes are in bytes. Raises ValueError if `last` is below `first`, or if the sizes would not grow.
     """
     if last < first:
         raise ValueError(f"the largest size, {text(last)}, is below the smallest, {text(first)}")

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1)
 def library_version() -> str:
-    """Returns the installed version, or "0+unknown" in a checkout that is not installed."""
+    """Returns the installed version of this library, or "0+unknown" if it runs from its source without installation."""
     from importlib.metadata import PackageNotFoundError, version  # takes 10 ms
 
     try:

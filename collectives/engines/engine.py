@@ -13,10 +13,10 @@ from collectives.arrays.memory import Memory
 
 
 class Collective(NamedTuple):
-    """A call: its name, "allreduce" for example, and the arguments that are the same on all ranks.
+    """One call of a collective: its name, such as "allreduce", and the arguments that are the same on all ranks.
 
-    `dtype` and `shape` are those of the call's array `x`. `op` is "" for a collective without a reduction, and `root`
-    is -1 for a collective without a root.
+    `dtype` and `shape` are those of the input array. `op` is "" for a collective without a reduction, and `root` is -1
+    for a collective without a root.
     """
 
     name: str
@@ -27,10 +27,11 @@ class Collective(NamedTuple):
 
 
 class Ranks(Protocol):
-    """What an engine, an object that runs whole collectives, may use during a call: rank, size, and a few collectives.
+    """A group of ranks as an engine sees it during a call: this rank, the group's size, and a few collectives.
 
-    The collectives are for the engine's own messages. Every rank has to call them in the same order. They end at the
-    latest at the deadline of the call that the engine runs, and raise the same errors as the methods of a communicator.
+    An engine is an object, often from another package, that runs whole collectives. It uses these collectives for
+    messages of its own. Every rank has to call them in the same order. They raise the same errors as the methods of a
+    communicator, and OpTimeout at the deadline of the call that the engine runs.
     """
 
     @property
@@ -39,7 +40,7 @@ class Ranks(Protocol):
     def size(self) -> int: ...
     @property
     def seconds_left(self) -> float:
-        """Seconds until the deadline of the call that the engine runs. All waits of the engine have to end by then."""
+        """Seconds until the deadline of the collective that the engine runs. The engine must not wait longer."""
 
     def gather(self, x: Any, root: int = 0) -> Any:
         """As `Communicator.gather`."""
@@ -55,37 +56,41 @@ class Task(Protocol):
     """One call that an engine runs."""
 
     def run(self, x: Any, out: Any, ranks: Ranks) -> Any:
-        """Run the communicator's call on the calling thread: `x` is its input, and `out` the array for its result.
+        """Run one collective and wait until it is complete: `x` is the input, and `out` the array for the result.
 
-        Returns `out`, or a new array if `out` is None. May raise any error.
+        Returns `out`, or a new array if `out` is None. `ranks` offers a few collectives for the engine's own messages.
+        May raise any error, which the communicator then reports to all ranks.
         """
 
 
 class LateTask(Protocol):
-    """One call that completes from another thread."""
+    """One collective that an engine starts at once, and completes later, on any thread."""
 
     def start(self, x: Any, out: Any, ranks: Ranks, complete: Callable[[Any, BaseException | None], None]) -> None:
-        """Begin the call, and return at once.
+        """Begin one collective and return at once; `x` is the input, and `out` the array for the result, or None.
 
-        At the end of the call, the engine calls `complete(result, None)` or `complete(None, error)` once, on any
-        thread. Until then `x` and `out` stay valid, and no other code changes them. Only one thread at a time may use
-        `ranks`.
+        When the collective has ended, the engine calls `complete(result, None)` or `complete(None, error)` once, on any
+        thread. Until then `x` and `out` stay valid, and no other code changes them. `ranks` offers a few collectives
+        for the engine's own messages; only one thread at a time may use it.
         """
 
 
 class Engine(Protocol):
-    """An object that runs whole collectives. Several threads may call its methods at once."""
+    """An object, often of another package, that runs whole collectives. Several threads may use it at once."""
 
     @property
     def name(self) -> str:
-        """The engine's name, as in `algorithm=` and `explain`: lower case letters, digits, "_" and "-"."""
+        """The engine's name: lower case letters, digits, "_" and "-". Users pass it as `algorithm=`."""
 
     def accepts(self, collective: str, nbytes: int, memory: Memory, size: int) -> str | None:
-        """The reason, in a few words, why the engine runs calls with these arguments; None if it does not run them.
+        """Why this engine runs calls with these arguments, in a few words; None if it does not run them.
 
-        `nbytes`: the size of the call's array. `size`: the number of ranks. The result has to be the same on every
-        rank, so it may depend only on `collective`, `nbytes`, `memory.kind` and `size`, but not on `memory.device`.
+        `nbytes`: the size of the call's array. `size`: the number of ranks. All ranks must get the same answer. So the
+        answer may depend on `collective`, `nbytes`, `memory.kind` and `size`, but not on `memory.device`.
         """
 
     def collective(self, call: Collective, memory: Memory) -> Task | LateTask:
-        """The task that runs `call`. Every rank raises TypeError or ValueError if the dtype or op is unsupported."""
+        """Returns an object that runs the collective `call` on arrays in `memory`.
+
+        Raises TypeError or ValueError, on every rank, if the engine does not support the dtype or op of `call`.
+        """

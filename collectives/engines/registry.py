@@ -24,10 +24,10 @@ _registered: Final[list[Engine]] = []
 
 
 def register(engine: Engine) -> None:
-    """Let communicators that `collectives.init` makes from now on use `engine`, an object that runs whole collectives.
+    """Make `engine`, an object that runs whole collectives, available to communicators made by later `init` calls.
 
-    Every rank has to register the same engines, in the same order. TypeError if it lacks a method of `Engine`,
-    ValueError for a name that is in use or invalid.
+    Every rank has to register the same engines, in the same order. Raises TypeError if `engine` lacks a method of the
+    class `Engine`, and ValueError if its name is invalid or in use.
     """
     check(engine)
     with _lock:
@@ -37,7 +37,10 @@ def register(engine: Engine) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove a registered engine; existing communicators keep it. ValueError if there is none of that name."""
+    """Remove the registered engine with this name; communicators that exist already keep it.
+
+    Raises ValueError if no engine has this name.
+    """
     with _lock:
         for engine in _registered:
             if engine.name == name:
@@ -47,7 +50,10 @@ def unregister(name: str) -> None:
 
 
 def registered() -> tuple[Engine, ...]:
-    """All registered engines, objects that run whole collectives. TransportUnavailable if one cannot be loaded."""
+    """All registered engines: objects that run whole collectives.
+
+    Raises TransportUnavailable if the package of an engine cannot be imported.
+    """
     with _lock:
         ours = tuple(_registered)
     names = {engine.name for engine in ours}
@@ -55,7 +61,7 @@ def registered() -> tuple[Engine, ...]:
 
 
 def check(engine: Any) -> None:
-    """Raises TypeError if `engine` lacks a name or a method, ValueError for an invalid name."""
+    """Raises TypeError if `engine` lacks a name or a method of the class `Engine`, ValueError for an invalid name."""
     name = getattr(engine, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"an engine has a name, but {engine!r} has none")

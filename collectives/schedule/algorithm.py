@@ -28,7 +28,7 @@ def any_size(size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One algorithm for one collective; calling it returns a rank's schedule.
+    """One algorithm for one collective. `algorithm(rank, size, ...)` returns the steps of one rank, a `Schedule`.
 
     `sizes(size)`: whether the algorithm works for groups of that size. `in_place`: it also works if IN and OUT, the
     input and output buffers, are the same memory. `uneven`: it also works if blocks differ in size (the v-variants).

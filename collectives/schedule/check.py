@@ -16,7 +16,10 @@ from collectives.schedule.text import chunk_text, excerpt
 
 
 class VerificationError(ValueError):
-    """A schedule is wrong. `rank` and `step` are None if no single rank or step is at fault."""
+    """A schedule, the list of one rank's steps in a collective, is wrong.
+
+    `rank` and `step` (an index from 0) say where; they are None if no single rank or step is at fault.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class VerificationError(ValueError):
         self.listing = listing
 
     def when(self, condition: str) -> VerificationError:
-        """A copy of this error whose message begins with `condition`, the condition under which the error occurs."""
+        """A copy of this error whose message begins with `condition`, such as "in place", where the error occurs."""
         return type(self)(f"{condition}: {self.problem}", *self._head, self.listing)
 
     @property
@@ -70,9 +73,9 @@ def fail(schedule: Schedule, problem: str, step: int | None = None) -> NoReturn:
 
 
 class Extents:
-    """Symbolic sizes of a schedule's blocks: blocks with the same number have the same size.
+    """The sizes of a schedule's blocks as symbols, because the sizes in bytes are known only at run time.
 
-    `extents[chunk]` lists the numbers for the chunk's blocks. The sizes in bytes are known only at run time.
+    `extents[chunk]` lists an integer for each block of the chunk. Blocks with the same integer have the same size.
     """
 
     def __init__(self, schedule: Schedule, uneven: bool) -> None:
@@ -86,7 +89,7 @@ class Extents:
 
 
 def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> Extents:
-    """Raise VerificationError unless the schedule is well formed; return its symbolic block sizes.
+    """Raise VerificationError unless the schedule is well formed; return symbols for the sizes of its blocks.
 
     `in_place`: IN and OUT, the input and output buffers, are the same memory. `uneven`: blocks may differ in size.
     """

@@ -27,9 +27,10 @@ Triple: TypeAlias = "tuple[int, int, int]"  # buffer, first block, number of blo
 
 
 class CompiledStep(NamedTuple):
-    """One step of a schedule in the C++ engine's form.
+    """One step of a schedule, encoded for the C++ engine that runs it.
 
-    `sources` of a reduction are its operands in order: the rank of a peer whose next message it receives, or a chunk.
+    `sources`, for a reduction, are its operands in order. Each is either a chunk of local data, or the rank of a peer
+    whose next message is the operand.
     """
 
     kind: int
@@ -41,7 +42,7 @@ class CompiledStep(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A schedule in the C++ engine's form: the arguments of `collectives.native._engine.Program`."""
+    """A schedule encoded for the C++ engine: the arguments of the constructor `collectives.native._engine.Program`."""
 
     rank: int
     size: int
@@ -53,7 +54,7 @@ class Compiled(NamedTuple):
 
 
 def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
-    """A schedule in the form that the C++ engine runs.
+    """Encodes `schedule`, the steps of one rank in a collective, for the C++ engine.
 
     `in_place`: the buffers IN (input) and OUT (output) are the same memory.
     """
@@ -90,11 +91,11 @@ def program(
     layout: Layout | None = None,
     in_order: bool = False,
 ) -> Program:
-    """The schedule of `rank` in the form that the C++ engine runs, cached. Raises the errors of calling `algorithm`.
+    """The steps of `rank` in the collective, encoded for the C++ engine. Programs are cached.
 
-    `in_order`: reductions combine their operands exactly in the order of the schedule. So ranks that share memory do
-    not use faster sums in another order: neither one buffer to which all ranks add, nor a partial sum for each core.
-    `layout`: which ranks share a host.
+    `in_order`: reductions combine their operands exactly in the order of the schedule. Without it, ranks that share
+    memory may use faster sums in another order, such as one buffer to which all ranks add. `layout`: which ranks share
+    a host. Raises ValueError for an invalid size, rank, root or layout.
     """
     from collectives.native import _engine
 

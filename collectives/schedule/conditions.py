@@ -34,20 +34,20 @@ from collectives.schedule.form import IN, OUT
 
 
 class Leaf(NamedTuple):
-    """The value of an output block that is a copy: block `block` of the input of `rank`."""
+    """Describes an output block that is a copy: of block `block` of the input of rank `rank`."""
 
     rank: int
     block: int
 
 
 class Total(NamedTuple):
-    """The value of an output block that is a sum: the reduction over all ranks of block `block` of their inputs."""
+    """Describes an output block that is a reduction: of block `block` of every rank's input."""
 
     block: int
 
 
 class Prefix(NamedTuple):
-    """The value of a scan's output block: the reduction of input block `block` over ranks 0 to `ranks` - 1."""
+    """Describes an output block of a scan: the reduction of input block `block` of ranks 0 to `ranks` - 1."""
 
     block: int
     ranks: int
@@ -58,12 +58,14 @@ Grid: TypeAlias = "tuple[int, int]"
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What one collective promises: which buffers each rank has, and what they contain before and after.
+    """The definition of one collective: which buffers each rank has, and their contents before and after.
 
-    A block is a part of a buffer; `grid` is the numbers of blocks of the input and output buffers. `fits(grid, size)`:
-    whether the collective allows this grid among `size` ranks. `expected(rank, root, block, grid)`: what this output
-    block contains at the end. `numbered(buffer, rank, block, grid)`: the index of the block's size in the list of sizes
-    that callers of the v-variants give, the same list on all ranks.
+    Input and output buffers are divided into blocks; `grid` is the pair of their numbers of blocks.
+
+    - `fits(grid, size)`: whether the collective allows this grid in a group of `size` ranks
+    - `expected(rank, root, block, grid)`: the contents of this output block at the end
+    - `numbered(buffer, rank, block, grid)`: the index of the block's size in the list of block sizes. For v-variants,
+      this is the list that callers pass, the same on all ranks.
     """
 
     name: str
@@ -75,7 +77,7 @@ class Collective:
     numbered: Callable[[int, int, int, Grid], int]
 
     def has(self, buffer: int, rank: int, root: int) -> bool:
-        """Whether rank `rank` has the buffer `buffer` (IN, the input, or OUT, the output)."""
+        """Whether rank `rank` has the buffer `buffer` (IN, the input, or OUT, the output) in this collective."""
         if buffer == IN:
             return self.name != "broadcast" and (self.name != "scatter" or rank == root)
         if self.name == "exscan":
@@ -84,25 +86,27 @@ class Collective:
 
     @property
     def prefixes(self) -> bool:
-        """Whether this is a scan or exscan, whose result on a rank covers only ranks up to, or before, this rank."""
+        """Whether the collective is a scan or exscan: a rank's result covers only ranks up to, or before, this rank."""
         return self.name in ("scan", "exscan")
 
     def initial(self, buffer: int, rank: int, root: int) -> bool:
-        """Whether the buffer (IN or OUT) contains input data of `rank` when the collective starts."""
+        """Whether `buffer` (IN, the input, or OUT, the output) of `rank` contains data when the collective starts."""
         if self.name == "broadcast":
             return buffer == OUT and rank == root
         return buffer == IN and self.has(IN, rank, root)
 
     def asks_of(self, rank: int, size: int) -> bool:
-        """Whether any rank's result depends on the input of rank `rank`."""
+        """Whether any rank's result depends on the input of `rank`. In an exscan, none depends on that of the last
+        rank.
+        """
         return self.name != "exscan" or rank + 1 < size
 
     def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:
-        """A number for the size of a block of `buffer` on `rank`: blocks with equal numbers always have equal sizes.
+        """Returns an integer that stands for the size of a block: blocks with the same integer have the same size.
 
-        `grid`: the numbers of blocks of the input and output buffers. Without `uneven`, each rank's part of the data
-        has the same size, and the blocks of a part differ in size by at most one element. With `uneven`, every block
-        may have a different size.
+        `buffer`: IN (input) or OUT (output) of `rank`. `grid`: the numbers of blocks of these two buffers. Without
+        `uneven`, every rank's part of the data has the same size. The blocks of a part then differ in size by at most
+        one element. With `uneven`, every block may have a different size.
         """
         number = self.numbered(buffer, rank, block, grid)
         if uneven or self.name in ("allreduce", "reduce", "broadcast", "barrier", "scan", "exscan"):
@@ -217,9 +221,9 @@ COLLECTIVES: Final = {contract.name: contract for contract in _CONTRACTS}
 
 
 def collective(name: str) -> Collective:
-    """What the collective `name` promises: its buffers, and their contents before and after.
+    """Returns the definition of the collective `name`: its buffers, and their contents before and after.
 
-    ValueError, which lists the known names, for other names.
+    Raises ValueError, which lists the known names, for any other name.
     """
     try:
         return COLLECTIVES[name]

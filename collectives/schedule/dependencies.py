@@ -21,9 +21,10 @@ from collectives.schedule.form import IN, OUT, Chunk, Copy, Recv, Reduce, Schedu
 
 
 class Dependency(NamedTuple):
-    """A waiting step may use byte x of `buffer` only after the earlier step `step` has processed byte x.
+    """An earlier step of the same rank that a step has to wait for, because both use blocks of `buffer`.
 
-    The chunk of the earlier step starts at block `there`, and the chunk of the waiting step at block `here`.
+    `step` is the number of the earlier step. Its chunk starts at block `there` of the buffer; the chunk of the waiting
+    step starts at block `here`. The waiting step may use a byte as soon as the earlier step has processed that byte.
     """
 
     step: int
@@ -36,7 +37,10 @@ _Access: TypeAlias = "tuple[int, int]"  # step, and the first block of its chunk
 
 
 def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
-    """The dependencies of each step, in step order. `in_place`: input and output are the same memory."""
+    """For each step of the schedule, in order, the earlier steps that it has to wait for to use the same data.
+
+    `in_place`: the input and output buffers are the same memory. Raises ValueError if they cannot be the same.
+    """
     if in_place and schedule.grid[0] != schedule.grid[1]:
         raise ValueError(f"IN and OUT of a {schedule.collective} differ in size and cannot be the same memory")
     # For each buffer and block: the step that wrote it last, if any, and the steps that have read it since.

@@ -72,12 +72,14 @@ def draw(
     in_place: bool = False,
     layout: Layout | None = None,
 ) -> None:
-    """Draw a group's schedules into a file, whose suffix determines the format (.svg, .png, .pdf).
+    """Draw the steps of all ranks into a picture, in the format that the suffix of `file` names (.svg, .png, .pdf).
 
-    Every row is a round: its messages can all be in progress at the same time. The chunks that a rank sends are to the
-    left of its column, the chunks that it receives or computes to the right. Colours distinguish blocks. If `layout`
-    has several hosts, and several ranks on a host, each host has a band with its name, and messages between hosts are
-    thick. ImportError without matplotlib; VerificationError if the schedules do not fit together.
+    `schedules` has one schedule for each rank. Every row is a round: its messages can all be in progress at the same
+    time. Every column is a rank, with the chunks that it sends on the left, and those that it receives or computes on
+    the right. Colours distinguish blocks. If `layout` has several hosts, and several ranks on a host, each host's
+    columns have a coloured background with its name. Messages between hosts are then drawn thick. `in_place`: the input
+    and output buffers are the same memory. Raises ImportError without matplotlib, and VerificationError if the
+    schedules deadlock or a send has no receive.
     """
     require()
     from matplotlib.figure import Figure

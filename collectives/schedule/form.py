@@ -34,7 +34,10 @@ SCRATCH: Final = 2  # first scratch slot; slot k is buffer SCRATCH + k
 
 
 class Chunk(NamedTuple):
-    """`count` consecutive blocks of `buffer`, from block `first` on."""
+    """Consecutive blocks of a buffer: `count` blocks, beginning with block `first`.
+
+    `buffer` is 0 (IN, the input), 1 (OUT, the output) or larger (temporary memory).
+    """
 
     buffer: int
     first: int = 0
@@ -52,7 +55,7 @@ Operand: TypeAlias = "int | Chunk"  # a received message (the peer's rank) or lo
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send `chunk`, as one message, to each of `peers` (distinct, never this rank)."""
+    """A step of a schedule: send `chunk`, as one message, to each rank of `peers` (distinct, never this rank)."""
 
     peers: tuple[int, ...]
     chunk: Chunk
@@ -68,11 +71,12 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """dst = operands[0] op operands[1] op ..., left to right, rounded to dtype once. At least two operands.
+    """A step of a schedule: dst = operands[0] op operands[1] op ..., combined from left to right.
 
-    A rank as operand means the next message received from that rank; a chunk means local data. All operands have dst's
-    size; a chunk is dst itself or disjoint from dst. `final` marks a result that contains every rank's contribution: if
-    op is `avg`, this result is divided by the number of ranks.
+    There are at least two operands. An operand that is an int means the next message from the rank with this number; a
+    chunk means local data. All operands have the size of `dst`. Each chunk is either `dst` itself or disjoint from it.
+    The result is rounded to the dtype only once. `final` marks a result that contains every rank's contribution: if op
+    is `avg`, it is divided by the number of ranks.
     """
 
     dst: Chunk
@@ -90,7 +94,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy the chunk src to dst, a chunk of the same size; does nothing if both are the same memory."""
+    """A step of a schedule: copy the chunk `src` to `dst`, of the same size; no copy if both are the same memory."""
 
     dst: Chunk
     src: Chunk
@@ -102,13 +106,15 @@ Block: TypeAlias = "tuple[int, int]"  # (IN or OUT, block number): names the siz
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One rank's part of a collective.
+    """The list of steps that one rank takes in a collective.
 
-    `grid`: the number of blocks of IN, the input, and of OUT, the output. It is the same on every rank, even if a rank
-    lacks a buffer (only the root of a gather has OUT, only the root of a scatter has IN). `pooled`: ranks that share
-    memory may run this allreduce in the pool, one shared buffer to which all ranks add their arrays. `flat`: a pair of
-    chunks (published, read), if the schedule is one round, else None. Then ranks that share memory may use no messages:
-    each sender writes its chunk `published` to shared memory, and this rank reads the part `read` of each such chunk.
+    `grid`: the numbers of blocks of IN, the input, and of OUT, the output. `grid` is the same on every rank, even if a
+    rank lacks a buffer, as all ranks but the root of a gather lack OUT. `pooled`: ranks that share memory may instead
+    run this allreduce in the pool, one shared buffer to which all ranks add their arrays.
+
+    `flat`: None, or a pair of chunks (`published`, `read`) if the schedule has a single round. Then ranks that share
+    memory need no messages. Each sender writes its chunk `published` to shared memory, and this rank reads the part
+    `read` of every such chunk.
     """
 
     collective: str
@@ -124,9 +130,9 @@ class Schedule:
 
 
 class Builder:
-    """Builds the schedule of one rank from steps that its methods add.
+    """Builds the schedule of one rank: methods such as `send` and `reduce` add a step each, and `build` returns it.
 
-    `inp(first, count)`, `out(first, count)` and `scratch(...)` return chunks of the input, the output and scratch
+    `inp(first, count)`, `out(first, count)` and `scratch(...)` return chunks of the input, the output and temporary
     memory. Steps have to be added in an order in which they could run one after another.
     """
 
@@ -146,25 +152,30 @@ class Builder:
         return Chunk(OUT, first, count)
 
     def scratch(self, blocks: Iterable[Block]) -> Chunk:
-        """Add a temporary buffer with blocks as large as `blocks`, which are blocks of IN or OUT; return all of it."""
+        """Add a temporary buffer to the schedule, and return the chunk of all its blocks.
+
+        Each item of `blocks` is a block of the input or output buffer; the temporary block has the same size.
+        """
         self._scratch.append(tuple(blocks))
         return Chunk(SCRATCH + len(self._scratch) - 1, 0, len(self._scratch[-1]))
 
     def like(self, chunk: Chunk) -> Chunk:
-        """Add a temporary buffer with blocks as large as those of `chunk`, a chunk of IN or OUT.
+        """Add a temporary buffer with blocks as large as those of `chunk`, a chunk of the input or output buffer.
 
-        Returns the new buffer's blocks.
+        Returns the chunk of all blocks of the new buffer.
         """
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 
     def pool(self) -> None:
-        """Declare that ranks that share memory may compute this sum in the pool, one buffer to which all ranks add."""
+        """Declare that ranks that share memory may run this allreduce in one shared buffer to which all ranks add."""
         self._pooled = True
 
     def flat(self, published: Chunk, read: Chunk) -> None:
-        """Declare that the schedule is one round: of each sender's chunk `published`, this rank needs the part `read`.
+        """Declare that the schedule is one round: this rank needs the part `read` of every sender's chunk `published`.
 
-        `published` names the same blocks on every rank, so `read` is at the same position in each sender's chunk.
+        `published` names the same blocks on every rank, so `read` is at the same position in each sender's chunk. Ranks
+        that share memory then need no messages: a sender writes its chunk to shared memory, and the others read it
+        there.
         """
         self._flat = (published, read)
 
@@ -175,9 +186,10 @@ class Builder:
         self._steps.append(Recv(peer, chunk))
 
     def reduce(self, dst: Chunk, *operands: Operand, final: bool = False) -> None:
-        """Add a step that reduces the operands into dst, left to right; an int is a peer whose next message is used.
+        """Add a step that reduces the operands from left to right, and writes the result to `dst`.
 
-        `final` marks a result that contains the operands of all ranks.
+        An operand is a chunk of local data, or a rank: then it is the next message from that rank. `final` marks a
+        result that contains the data of all ranks.
         """
         self._steps.append(Reduce(dst, operands, final))
 

@@ -17,13 +17,17 @@ _LOCAL = -2
 
 
 class Group:
-    """The schedules of ranks 0 to size - 1, with sends and receives matched; VerificationError if one has no match.
+    """The schedules of all ranks of a group, with each send matched to the steps that receive its messages.
 
-    Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. All lists but `schedules` and
-    `start` have one entry for each step. `behind[n]` are the steps just before step n in its queues: one queue
-    for each peer and direction, one for sends to several peers, and one for local steps. `takers[n]` are the steps that
-    receive the message of send n; `givers[n]` are the sends whose messages step n receives, in the order of the step's
-    peers.
+    Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. `rank_of`, `steps`, `behind`,
+    `takers` and `givers` have one entry for each step n:
+
+    - `behind[n]`: the steps of its rank just before n in its queues. There is a queue for each peer and direction, one
+      for sends to several peers, and one for local steps.
+    - `takers[n]`: the steps that receive the message of send n
+    - `givers[n]`: the sends whose messages step n receives, in the order in which the step lists its peers
+
+    Raises VerificationError if a send or receive has no match.
     """
 
     def __init__(self, schedules: Sequence[Schedule]) -> None:
@@ -40,7 +44,7 @@ class Group:
         self._match()
 
     def sent(self, number: int) -> Chunk:
-        """The chunk (part of a buffer) that step `number`, a send, sends."""
+        """The chunk (part of a buffer) that step `number`, which has to be a send, sends."""
         step = self.steps[number]
         assert isinstance(step, Send)
         return step.chunk

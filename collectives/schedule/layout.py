@@ -13,9 +13,9 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`hosts[r]` is the host of rank r; `members[h]` are the ranks of host h, ascending.
+    """Says which ranks share a host: rank r is on host number `hosts[r]`; `members[h]` lists the ranks of host h.
 
-    `largest` is the number of ranks on the host that has the most ranks.
+    `members[h]` is in ascending order. `largest` is the number of ranks on the host that has the most ranks.
     """
 
     hosts: tuple[int, ...]
@@ -50,7 +50,7 @@ class Layout:
 
     @staticmethod
     def of(hosts: Iterable[Hashable]) -> Layout:
-        """The layout for `hosts`, one value for each rank in rank order: ranks with equal values share a host."""
+        """Returns a layout from one value for each rank, in rank order: ranks with equal values share a host."""
         numbers: dict[Hashable, int] = {}
         return Layout(tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
 
@@ -68,14 +68,18 @@ class Layout:
         return self._local[rank]
 
     def beside(self, rank: int) -> tuple[int, ...]:
-        """The other ranks on the host of `rank`, in cyclic order, starting with the next rank."""
+        """The other ranks on the host of `rank`: first those above `rank`, then those below, both in ascending order.
+        """
         ranks, at = self.members[self.hosts[rank]], self._local[rank]
         return ranks[at + 1 :] + ranks[:at]
 
 
 @lru_cache(maxsize=64)
 def even(size: int, ranks_per_host: int) -> Layout:
-    """A layout with `ranks_per_host` consecutive ranks on each host; the last host has the remaining ranks."""
+    """A layout (which ranks share a host) with `ranks_per_host` consecutive ranks on each host.
+
+    The last host has the remaining ranks, which may be fewer.
+    """
     return Layout(tuple(rank // ranks_per_host for rank in range(size)))
 
 

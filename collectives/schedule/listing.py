@@ -35,11 +35,13 @@ def explain(schedule: Schedule, in_place: bool = False) -> str:
 def explain_group(
     schedules: Sequence[Schedule], width: int = 120, in_place: bool = False, layout: Layout | None = None
 ) -> str:
-    """The steps of all ranks as a table, at most `width` characters wide: a row for each round, a column for each rank.
+    """The steps of all ranks as a text table: a row for each round, a column for each rank, `width` characters or less.
 
-    Columns that do not fit follow below. The messages of a round can all be in progress at the same time; they need
-    only data of earlier rounds. If `layout` has several hosts, and several ranks on a host, each column names its
-    host, and ranks of two hosts are never side by side. VerificationError if the schedules do not fit together.
+    `schedules` has one schedule for each rank. Columns that do not fit into the width follow in a second table below.
+    The messages of a round can all be in progress at the same time; they need only data of earlier rounds. If `layout`
+    has several hosts, and several ranks on a host, each column names its host. Ranks of two hosts are then never side
+    by side. `in_place`: the input and output buffers are the same memory. Raises VerificationError if the schedules
+    deadlock or a send has no receive.
     """
     group = Group(schedules)
     rounds = Play(group, in_place).rounds()

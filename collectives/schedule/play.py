@@ -22,10 +22,10 @@ from collectives.schedule.text import excerpt, step_text
 
 
 class Play:
-    """The orders in which the steps of all ranks of a group can happen.
+    """Computes in which orders the steps of all ranks of a group can happen.
 
-    `waits[n]` are the steps of the same rank that step n waits for, because both use the same data. The group must not
-    change, because the constructor computes tables from it.
+    `waits[n]` are the steps of the same rank that step n waits for, because both use the same data. `group` must not
+    change afterwards, because the constructor computes tables from it.
     """
 
     def __init__(self, group: Group, in_place: bool = False) -> None:
@@ -68,10 +68,10 @@ class Play:
                     possible.append(n)
 
     def events(self, random: Random | None = None) -> Iterator[int]:
-        """Yields the numbers of all steps except sends, in a possible order.
+        """Yields the numbers of all steps except sends, in one order in which they can happen.
 
         A send is not listed, because it happens together with the steps that receive its messages. The caller performs
-        each step before it requests the next number. With `random` the order is a random one of the possible orders.
+        each step before it requests the next number. With `random`, the order is chosen at random. Raises
         VerificationError if the steps end in a deadlock.
         """
         if random is None and self._order is not None:
@@ -101,11 +101,11 @@ class Play:
             self._order = order
 
     def rounds(self) -> list[int]:
-        """For each step its round: the number of messages in the longest chain of dependencies up to this step.
+        """The round of each step: the number of messages in the longest chain of dependencies that ends with the step.
 
-        A message's round is one higher than the highest round of the steps whose data its send or its receiving step
-        needs. Local steps add no round. Waiting for an earlier step of the same queue, such as an earlier send to the
-        same peer, adds no round either.
+        A message's round is one higher than the highest round of the steps whose data it needs: those that its sender
+        reads from, and those that its receiver has to wait for. Local steps add no round. Waiting for an earlier
+        message to or from the same peer adds no round either.
         """
         waits, behind = self.waits, self.group.behind
         result = [0] * len(waits)

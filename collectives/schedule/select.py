@@ -15,7 +15,7 @@ from collectives.schedule.table import HOST_MEMORY, Row, Situation, Table
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The algorithm chosen for a call. `row` is the row of the table of algorithms that led to the choice."""
+    """The algorithm chosen for a call, and the reason, a text. `row` is the row of the table that led to the choice."""
 
     algorithm: str
     reason: str
@@ -30,10 +30,10 @@ def select(
     table: Table = DEFAULTS,
     memory: str = HOST_MEMORY,
 ) -> Choice:
-    """The choice by the first row of `table` that matches the call; LookupError if no row does.
+    """Chooses an algorithm for a call: that of the first row of `table` whose conditions match the call.
 
-    Rows with an algorithm for which `usable(algorithm)` is False are skipped. `memory`: the kind of memory of the
-    call's arrays.
+    `situation`: the properties of the group. `usable(algorithm)`: whether this algorithm may be chosen; other rows are
+    skipped. `memory`: the kind of memory of the call's arrays. Raises LookupError if no row matches.
     """
     for row in table.rows:
         is_for = row.collective == collective and row.memory == memory and nbytes <= row.bytes
@@ -43,9 +43,9 @@ def select(
 
 
 def ladder(collective: str, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS) -> list[Row]:
-    """The rows of `table` by which `select` decides on arrays in host memory, from small to large messages.
+    """The rows of `table` that `select` uses for `collective` on arrays in host memory, from small to large messages.
 
-    The group is described by `situation`. `usable(algorithm)`: whether an algorithm may be chosen.
+    `situation` describes the group. `usable(algorithm)`: whether this algorithm may be chosen.
     """
     rows: list[Row] = []
     for row in table.rows:

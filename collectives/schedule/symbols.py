@@ -13,9 +13,9 @@ from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Schedule
 
 
 class Values:
-    """The symbolic expressions that ranks compute, each with a number: the value.
+    """Numbers the symbolic expressions that ranks compute, such as a reduction of blocks of several ranks.
 
-    Equal expressions have the same number. 0 means that there is no value.
+    The number is called the value of the expression. Equal expressions have the same value, 0 means none.
     """
 
     def __init__(self, name: str, in_order: bool) -> None:
@@ -40,7 +40,10 @@ class Values:
         return number
 
     def reduced(self, operands: tuple[int, ...]) -> int | str:
-        """The value of reducing `operands` from left to right; or, if the reduction is wrong, a text that says why."""
+        """The value (number) of the expression that reduces `operands`, which are values too, from left to right.
+
+        If the reduction is wrong, because it counts a rank's data twice for example, returns a text that says why.
+        """
         known = self._numbers.get(operands)
         if known is not None:
             return known
@@ -77,7 +80,7 @@ class Values:
 
 
 class Memory:
-    """One rank's buffers: a value for each block, and whether that value has yet to be read.
+    """The simulated buffers of one rank: for each block a symbolic value, and whether it has yet to be read.
 
     A new `Memory` contains the rank's inputs.
     """
@@ -93,7 +96,7 @@ class Memory:
             self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
 
     def copy(self, in_place: bool) -> Memory:
-        """A copy of the symbolic values in the rank's buffers, and of the marks of which values have yet to be read.
+        """A copy of these simulated buffers, with the marks that say which blocks have yet to be read.
 
         With `in_place`, the output buffer OUT and the input buffer IN of the copy are the same memory.
         """

@@ -55,11 +55,11 @@ ON_DEVICES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("nccl", "staging")}
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The properties of a group by which rows of the table are chosen.
+    """The properties of a group on which the choice of algorithms depends.
 
     `size`: the number of ranks. `kind`: the slowest transport between any two ranks ("self" for a single rank).
     `hosts`: the number of hosts. `per_host`: the number of ranks on the host with the most ranks. Both are 0 if
-    they are unknown. `oversubscribed`: some host has more ranks than cores.
+    unknown. `oversubscribed`: some host has more ranks than cores.
     """
 
     size: int
@@ -71,12 +71,15 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rule: use `algorithm` for calls of `collective` that meet the row's conditions.
+    """A row of a table of algorithms: it chooses `algorithm` for calls of `collective` that meet its conditions.
 
-    The call moves at most `bytes` bytes. The group has `ranks` (least, most) ranks, and `kinds` has its slowest
-    transport. An empty `kinds` matches any transport. None for `per_host`, `oversubscribed` or `hosts` matches any
-    group. `memory`: that of the call's arrays. `source` tells people where the row comes from, such as a file and a
-    line.
+    - `bytes`: the largest size of a call
+    - `ranks`: the least and largest number of ranks of the group
+    - `kinds`: transports, one of which is the group's slowest; empty for any
+    - `per_host`, `hosts`: the least and largest number of ranks on a host, and of hosts; None for any
+    - `oversubscribed`: whether some host has more ranks than cores; None for either
+    - `memory`: the kind of memory of the call's arrays
+    - `reason`, `source`: texts for people: why this algorithm, and from which file and line the row comes
     """
 
     collective: str
@@ -118,7 +121,7 @@ class Row:
             raise ValueError(f"a reason is one line without '#': {self.reason!r}")
 
     def fits(self, situation: Situation) -> bool:
-        """Whether this row of the table matches a group described by `situation`, for any collective and size."""
+        """Whether the conditions of this row on the group match `situation`. Collective and size are not compared."""
         return (
             (not self.kinds or situation.kind in self.kinds)
             and self.ranks[0] <= situation.size <= self.ranks[1]
@@ -138,11 +141,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, each a rule that names an algorithm, and facts about the table; the first row that matches a call decides.
+    """A table of algorithms: for a call, the first of `rows` whose conditions match chooses the algorithm.
 
-    With `in_order`, reductions combine their operands in the order of the schedule. So ranks that share memory do not
-    use the pool, shared memory in which they add up their arrays in another order. Nor do they first add up the arrays
-    of the ranks of each core.
+    `facts`: notes about the table, by name, such as the date of its measurement. With `in_order`, reductions combine
+    their operands exactly in the order of the schedule. Ranks that share memory then do not use faster sums in another
+    order.
     """
 
     rows: tuple[Row, ...]
@@ -151,7 +154,10 @@ class Table:
 
     @property
     def sockets(self) -> int | None:
-        """The number of sockets of each link over TCP, None if not set. ValueError for an invalid number."""
+        """The number of TCP connections of each link that this table recommends; None if it recommends none.
+
+        Raises ValueError for an invalid number.
+        """
         stated = self.facts.get("sockets")
         if stated is None:
             return None
@@ -160,7 +166,7 @@ class Table:
         return int(stated)
 
     def for_group(self, situation: Situation) -> Table:
-        """The table with only the rows that match a group described by `situation`."""
+        """The table with only those rows whose conditions match the group that `situation` describes."""
         return replace(self, rows=tuple(row for row in self.rows if row.fits(situation)))
 
     def from_source(self, source: str) -> Table:
@@ -169,10 +175,10 @@ class Table:
 
 
 def join(tables: Iterable[Table]) -> Table:
-    """A table with the rows of all `tables`, in order.
+    """A table of algorithms with the rows of all `tables`, in order.
 
-    Of the facts about the tables it has only `sockets`, the number of sockets for each link, from the first table that
-    has it.
+    Of the `facts` it keeps only `sockets`, the number of TCP connections of each link, from the first table that has
+    it.
     """
     joined = list(tables)
     stated = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
@@ -181,10 +187,10 @@ def join(tables: Iterable[Table]) -> Table:
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
-    """The table of algorithms that `text` describes.
+    """Reads a table of algorithms from `text`, which has one row on each line.
 
-    Every row gets `source` as `Row.source`, by default `name` and the number of the row's line. ValueError for an
-    invalid table; its message begins with `name` and the number of the wrong line.
+    Every row gets `source` as the text that says where it comes from; by default this is `name` and the line's number.
+    Raises ValueError for an invalid table; its message begins with `name` and the number of the wrong line.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{name}: {len(text)} characters, more than the {LONGEST} that a table may have")
@@ -206,7 +212,9 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
 
 
 def text(table: Table) -> str:
-    """The table of algorithms as a text that `parse` reads, in columns; it ends with a newline unless it is empty."""
+    """Writes a table of algorithms as text, in columns, that `parse` can read. The text ends with a newline, if not
+    empty.
+    """
     lines = [f"{name} = {value}" for name, value in table.facts.items()]
     cells = [_fields(row) for row in table.rows]
     cells = [[*cell[:5], " ".join(cell[5:])] for cell in cells]
@@ -218,7 +226,7 @@ def text(table: Table) -> str:
 
 
 def bytes_text(nbytes: int) -> str:
-    """`nbytes` as a table's text has it: 65536 is 64K, and ANY_SIZE is "any"."""
+    """A number of bytes as a table of algorithms spells it: 65536 is "64K", and ANY_SIZE is "any"."""
     if nbytes == ANY_SIZE:
         return "any"
     unit = next(u for u, factor in reversed(_UNITS.items()) if (nbytes and nbytes % factor == 0) or not u)

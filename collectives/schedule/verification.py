@@ -42,11 +42,12 @@ _EVERY_LAYOUT_UP_TO = 12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a verified group; each number is that of the rank for which it is largest.
+    """The cost of one collective in a group; each number is that of the rank for which it is largest.
 
-    `rounds`: the number of messages in the longest chain in which each depends on the one before. `messages` and
-    `blocks`: how many a rank sends; a send to several peers counts once for each peer. `scratch`: blocks of scratch
-    memory.
+    - `rounds`: the number of messages in the longest chain in which each depends on the one before
+    - `steps`: sends, receives, reductions and copies of a rank
+    - `messages`, `blocks`: how many a rank sends; a send to several peers counts once for each peer
+    - `scratch`: blocks of temporary memory
     """
 
     rounds: int
@@ -58,9 +59,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The proof of an algorithm for one number of ranks, `size`.
+    """The result of verifying an algorithm for groups of `size` ranks.
 
-    `roots` roots and `layouts` layouts of ranks on hosts were verified. `cost` is for the first root and layout.
+    `roots`, `layouts`: how many roots, and how many arrangements of ranks on hosts, were verified. `grid`: the numbers
+    of blocks of the input and output buffers. `grid` and `cost` are for the first root and arrangement.
     """
 
     size: int
@@ -72,7 +74,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The proved properties of an algorithm; `str()` gives a table of them."""
+    """What `verify` has proved about an algorithm. `str(report)` is a table with one line for each number of ranks."""
 
     collective: str
     algorithm: str
@@ -106,12 +108,16 @@ def verify(
     orders: int = 1,
     seed: int = 0,
 ) -> Report:
-    """Prove that the algorithm is right for these sizes of groups, or raise VerificationError that describes the fault.
+    """Prove that `algorithm` computes the right result in groups of `sizes` ranks, or raise VerificationError.
 
-    Sizes that the algorithm does not support are skipped. `roots`: by default every rank of groups of up to 8, and some
-    ranks of larger groups; roots outside of the group are skipped. `layouts(size)`: the layouts of ranks on hosts,
-    for an algorithm that takes account of hosts; by default `sample_layouts`. `orders`: the number of random orders in
-    which the steps are run, after a first order that is not random.
+    Returns a `Report`. Sizes that the algorithm does not support are skipped.
+
+    - `roots`: which ranks are the root in turn; ranks outside of a group are skipped. By default every rank of groups
+      of up to 8, and some ranks of larger groups
+    - `layouts(size)`: arrangements of ranks on hosts, used if the algorithm depends on them; by default
+      `sample_layouts`
+    - `orders`: in how many random orders the steps are run, after a first order that is not random
+    - `seed`: of the random generator
     """
     rooted = algorithm.contract.rooted
     given = None if roots is None else tuple(roots)
@@ -135,9 +141,9 @@ def verify(
 
 
 def sample_layouts(size: int) -> tuple[Layout, ...]:
-    """Various layouts of ranks on hosts: equal and unequal hosts, consecutive and mixed ranks.
+    """Various arrangements of `size` ranks on hosts: equal and unequal hosts, consecutive and mixed ranks.
 
-    For up to 12 ranks also a host for each rank, and one host for all ranks.
+    For up to 12 ranks, they include one host for each rank, and one host for all ranks.
     """
     unequal = Layout.of(islice((host for host in count() for _ in range(1 + host % 3)), size))
     mixed = Layout.of((rank * rank) % 5 for rank in range(size))
@@ -178,8 +184,9 @@ def verify_group(
 ) -> None:
     """Prove that `schedules`, one for each rank of a group in order, are right; VerificationError if they are wrong.
 
-    `in_place`: IN and OUT are the same memory. `uneven`: blocks may have different sizes. `orders`: the number of
-    random orders in which the steps are run, after a first order that is not random.
+    `in_place`: the input and output buffers are the same memory. `uneven`: blocks may have different sizes. `orders`:
+    in how many random orders the steps are run, after a first order that is not random. `seed`: of the random
+    generator.
     """
     _prove(schedules, (in_place,), uneven, orders, seed)
 
@@ -372,7 +379,7 @@ def _fail_at_end(schedule: Schedule, chunk: Chunk, problem: str) -> NoReturn:
 
 
 def cost(play: Play) -> Cost:
-    """The cost of a group's schedules, which must complete without a deadlock."""
+    """The cost of the schedules of one group, which must complete without a deadlock."""
     schedules = play.group.schedules
     sends = [[s for s in schedule.steps if isinstance(s, Send)] for schedule in schedules]
     return Cost(
