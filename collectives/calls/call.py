@@ -18,11 +18,14 @@ _NONE: Receipt = (-1, 0)
 
 
 class Ready(Protocol):
-    """A call that is ready to run, once or several times, on the same arrays. `seconds` is its time limit."""
+    """A collective or message with checked arguments and arrays, which `run` or `start` runs, as often as wanted.
+
+    `seconds`: the time limit of each run.
+    """
 
     @property
     def result(self) -> Any:
-        """The array that the call returns, if this array exists before the call runs; else None."""
+        """The array that `run` returns, if this array exists already before the run; else None."""
 
     def run(self, group: _engine.Group, seconds: float) -> Any: ...
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]: ...
@@ -31,11 +34,14 @@ class Ready(Protocol):
 
 
 class Call(NamedTuple):
-    """One operation of the C++ engine, with the array `inp` that it reads and the array `out` that it writes.
+    """One operation of the C++ engine, with its arrays: it reads `inp` and writes `out`.
 
-    `target`: the destination of the result, None if this rank gets no result. `finish` is called with the result at the
-    end. `status`: where the sender and length of a received message are stored. `copies`: the operation reads a copy of
-    `inp`, because `inp` is the same array as `out` and would be overwritten too soon.
+    - `target`: receives the result, and returns the caller's array; None if this rank gets no result
+    - `seconds`: the time limit
+    - `finish`: a function that is called with the result at the end
+    - `status`: where the sender and length of a received message are stored
+    - `copies`: the operation reads a copy of `inp`. This is necessary if `inp` and `out` are the same array, and `inp`
+      would be overwritten too soon
     """
 
     operation: _engine.Operation
@@ -49,7 +55,7 @@ class Call(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Whether the operation alone is the whole call: nothing has to be done in Python before or after it."""
+        """Whether C++ code alone can run this call: Python code has nothing to do before or after the operation."""
         return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
 
     @property
@@ -86,7 +92,10 @@ class Call(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Sends one message and receives another at the same time. `overlap`: the two messages' arrays share memory."""
+    """Sends one message and receives another at the same time, as `sendrecv` does.
+
+    `overlap`: the array to send and the array to receive into share memory.
+    """
 
     sent: Call
     received: Call
@@ -114,6 +123,6 @@ class Exchange(NamedTuple):
         return Work(Tickets((leaving, coming)), lambda: received.deliver(coming.receipt), waiter, owner)
 
     def leaving(self) -> Array | None:
-        """The array to send, or a copy of this array if the received message would overwrite it."""
+        """Returns the array to send, or a copy of it if the received message would overwrite it."""
         inp = self.sent.inp
         return inp.copy() if inp is not None and self.overlap else inp

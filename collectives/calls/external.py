@@ -46,7 +46,10 @@ _HURRY: Final = 1.0  # seconds for the same exchange if the user has interrupted
 
 
 class Side(NamedTuple):
-    """A second communicator of the same ranks, for messages of other packages' engines, apart from the user's calls."""
+    """A second communicator of the same ranks, on which engines of other packages send messages of their own.
+
+    So these messages cannot be confused with those of the user's calls.
+    """
 
     group: _engine.Group
     calls: Calls
@@ -58,7 +61,7 @@ class Choice(NamedTuple):
 
 
 class Engines:
-    """The engines (objects that run whole calls) of other packages that a communicator may use; usually none."""
+    """The engines of other packages (objects that run whole collectives) that a communicator may use; usually none."""
 
     def __init__(self, engines: Sequence[Engine], calls: Calls, side: Side | None = None) -> None:
         """`side`: None only if there are no engines."""
@@ -74,7 +77,12 @@ class Engines:
         return bool(self._engines)
 
     def choose(self, collective: str, nbytes: int, memory: Memory, algorithm: str = "auto") -> Choice | None:
-        """The engine of another package that runs such a call by itself, and the reason; None for the C++ engine."""
+        """Chooses the first engine of another package that accepts a call with these arguments; None if none does.
+
+        Returns the engine, and the reason as a text. None means that the C++ engine runs the call. `nbytes`: the size
+        of the array. `algorithm`: "auto", or the name of an engine or algorithm. Raises ValueError if `algorithm` names
+        an engine that does not accept the call.
+        """
         if self._calls.prepare.table.in_order:  # deterministic: only the C++ engine has a fixed order of operands
             return None
         for engine in self._engines:
@@ -90,7 +98,7 @@ class Engines:
         return None
 
     def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready | None:
-        """The call, ready to run, if an engine of another package runs it by itself; None if the C++ engine does.
+        """Returns an object that runs this call by an engine of another package; None if no such engine accepts it.
 
         `name`: the collective. `args`: its arguments other than `x`, `out` and `timeout`. Raises TypeError or
         ValueError for invalid arguments.
@@ -118,9 +126,9 @@ class Engines:
         )
 
     def explain(self, collective: str, nbytes: int) -> str:
-        """Text that says which engine of another package runs a call on host memory, and which on CUDA memory.
+        """Returns a text that names the engine of another package for arrays in host memory, and that for CUDA memory.
 
-        The text is empty if the C++ engine runs both.
+        The text is empty if no engine of another package runs such a call.
         """
         lines = []
         for memory in (HOST, Memory("cuda")):
@@ -135,7 +143,7 @@ class Engines:
 
 
 class ExternalCall:
-    """A call that another package's engine runs, once or several times on the same arrays."""
+    """A collective with its arrays, which an engine of another package runs, as often as wanted."""
 
     def __init__(
         self,

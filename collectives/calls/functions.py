@@ -50,7 +50,10 @@ _LONG_FROM: Final = 256 << 10  # bytes
 
 
 class FunctionCall(NamedTuple):
-    """A reduction by a Python function, ready to run. `target`: where the result goes, None if this rank gets none."""
+    """A reduction whose `op` is a Python function, with its arrays, which `run` or `start` runs.
+
+    `target`: receives the result; None if this rank gets none. `seconds`: the time limit.
+    """
 
     op: Op
     schedule: Schedule

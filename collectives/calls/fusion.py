@@ -31,10 +31,10 @@ Key: TypeAlias = "tuple[Form, str, int, str]"  # form, op, bucket_bytes, algorit
 
 
 class Part(NamedTuple):
-    """The arrays of a list that one operation reduces together, copied to a buffer (bucket).
+    """Some arrays of a list that one allreduce reduces together, after they have been copied to one buffer (a bucket).
 
-    `members`: the positions of the arrays in the list. `starts`: for each array, the index of its first element in the
-    bucket.
+    `members`: the positions of these arrays in the list. `starts`: for each array, the index of its first element in
+    the bucket. `elements`: the number of elements of the bucket.
     """
 
     members: tuple[int, ...]
@@ -44,10 +44,10 @@ class Part(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Memory for arrays that one operation reduces together: `inp` for all inputs, and `out` for all results.
+    """Memory for arrays that one allreduce reduces together: `inp` for all inputs, and `out` for all results.
 
-    `inp` and `out` are the same memory if the algorithm works in place. `ins` and `outs` are their views, one for each
-    array: inputs are copied to `ins`, and results are copied from `outs`.
+    `inp` and `out` are the same memory if the algorithm works in place. `ins` and `outs` are views of them, one for
+    each array: inputs are copied to `ins`, and results are copied from `outs`.
     """
 
     inp: Array
@@ -57,9 +57,10 @@ class Bucket(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a list of arrays is divided into parts, each reduced by one operation.
+    """How `allreduce_many` divides a list of arrays into parts, each of which one allreduce reduces.
 
-    Lists with the same shapes and dtypes have the same plan. `free[i]`: the buckets for part i that no call is using.
+    Lists with the same shapes and dtypes share one plan. `free[i]`: the buckets (buffers) for part i that no call is
+    using. `purpose`: a text that ranks compare before the allreduce.
     """
 
     parts: list[Part]
@@ -68,9 +69,11 @@ class Plan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One allreduce of several arrays: `ins` are copied to a bucket before it, and the results to `outs` after it.
+    """One allreduce of several arrays: `ins` are copied to a bucket (a buffer) before it, and the results to `outs`
+    after it.
 
-    An array that is reduced alone needs no bucket, so `bucket` is None.
+    `bucket` is None for an array that is reduced alone, because it needs no copy. `free`: the list to which the bucket
+    returns.
     """
 
     call: Call
@@ -108,9 +111,9 @@ class Many(NamedTuple):
 
 
 class Fusion:
-    """Prepares allreduces of lists of arrays on one communicator.
+    """Prepares the calls of `allreduce_many`, which reduces a list of arrays, on one communicator.
 
-    The caller makes sure that only one thread at a time uses this object.
+    Not thread-safe: the caller makes sure that only one thread at a time uses this object.
     """
 
     def __init__(self, calls: ReductionCalls, memory: Callable[[int, Dtype], Array]) -> None:
@@ -121,9 +124,10 @@ class Fusion:
         self._recycler: Final = Recycler()
 
     def prepare(self, arrays: Any, out: Any, timeout: float | None, op: str, bucket_bytes: int, algorithm: str) -> Many:
-        """Check the arguments and prepare the allreduce of `arrays`.
+        """Checks the arguments of `allreduce_many`, and returns an object that runs the call.
 
-        Raises TypeError or ValueError for an invalid argument; for an array the error names its index in the list.
+        Raises TypeError or ValueError for an invalid argument. For an invalid array, the error names its index in the
+        list.
         """
         hosts, targets = _checked(arrays, out, self._recycler)
         form = tuple((host.shape, host.dtype) for host in hosts)
@@ -172,10 +176,10 @@ class Fusion:
 
 
 def parts(form: Form, bucket_bytes: int) -> list[Part]:
-    """Divide a list of arrays, of which `form` has the shapes and dtypes, into parts that are reduced one by one.
+    """Divides a list of arrays into parts, each of which one allreduce reduces.
 
-    A part is a large array alone, or small arrays of one dtype, with at most `bucket_bytes` together. Parts are in the
-    order in which they are sent.
+    `form`: the shape and dtype of each array. A part is a large array alone, or small arrays of one dtype with at most
+    `bucket_bytes` bytes together. Parts are returned in the order in which they are sent.
     """
     done: list[list[int]] = []
     filling: dict[Dtype, list[int]] = {}

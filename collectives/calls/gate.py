@@ -16,10 +16,9 @@ from collectives.native.errors import Aborted, CollectiveError
 
 
 class Gate:
-    """A lock that a thread holds during a call on a communicator; calls of other threads are refused, and do not wait.
+    """Lets only one thread at a time make calls on a communicator; calls of other threads raise RuntimeError at once.
 
-    `gate` is a `Gate`. Python code uses `with gate:`. C++ code calls `latch.acquire()`, `gate.refuse()` and
-    `latch.release()` instead.
+    Python code uses `with gate:`. C++ code calls `latch.acquire()`, `gate.refuse()` and `latch.release()` instead.
     """
 
     __slots__ = ("__weakref__", "_cause", "_pid", "block", "latch", "name")
@@ -54,7 +53,7 @@ class Gate:
             raise copy(self._cause)
 
     def check_outside(self) -> None:
-        """Raise RuntimeError inside a `group()` block, where calls cannot wait for other ranks."""
+        """Raises RuntimeError if this thread is inside a `group()` block, where it cannot wait for other ranks."""
         if self.block == threading.get_ident():
             raise RuntimeError(
                 f"communicator {self.name!r}: inside a group() block only calls whose arrays have known lengths can be "

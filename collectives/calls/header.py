@@ -31,7 +31,10 @@ def _dtypes() -> tuple[Dtype, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A received description of an array: `rows`, how many rows each rank gets; `trailing`, the shape of a row."""
+    """A description of an array, received from another rank.
+
+    `rows`: how many rows (items along the first axis) each rank gets. `trailing`: the shape of one row.
+    """
 
     dtype: Dtype
     trailing: tuple[int, ...]
@@ -43,9 +46,10 @@ class Header:
 
 
 def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Encode dtype and shape of `x`, to be sent to other ranks. `rows`: how many rows of `x` each rank gets.
+    """Encodes the dtype and shape of `x` as an int64 array, to be sent to other ranks.
 
-    `x` is None if the arguments of this rank are invalid; the result then says so.
+    `rows`: how many rows of `x` each rank gets. If the arguments of this rank are invalid, `x` is None, and the encoded
+    array says so.
     """
     header = np.zeros(_FIXED + _MOST_AXES + rows.size, np.int64)
     if x is not None:
@@ -56,9 +60,10 @@ def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
-    """Decode the description of an array that `pack` has made; returns None if the sender's arguments are invalid.
+    """Decodes the description of an array that `pack` encoded on another rank; None if that rank's arguments are
+    invalid.
 
-    Raises ValueError for values that `pack` cannot have made.
+    `size`: the number of ranks. Raises ValueError for values that `pack` cannot have encoded.
     """
     status, dtype, axes, *rest = header.tolist()
     if status == 0:
@@ -77,6 +82,8 @@ def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
 
 
 def kind(x: Array) -> int:
-    """A 64-bit hash of the dtype of `x` and the shape of its rows, by which ranks compare their arrays."""
+    """A 64-bit hash of the dtype of `x` and the shape of its rows; ranks compare it to find out whether their arrays
+    fit.
+    """
     text = f"{name_of(x.dtype)} {x.shape[1:]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)

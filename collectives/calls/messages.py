@@ -15,7 +15,7 @@ from collectives.calls.status import Status
 
 
 class MessageCalls:
-    """Prepares the calls send, recv and sendrecv on one communicator."""
+    """Checks the arguments of send, recv and sendrecv on one communicator, and returns objects that run these calls."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls

@@ -52,10 +52,11 @@ class Deadline:
 
 
 class Calls:
-    """Prepares the collectives of one communicator; the caller makes sure that only one thread at a time does this.
+    """Checks the arguments of one communicator's collectives, and returns objects that run them.
 
-    There is a method for each collective. Its parameters are x, out and timeout, then the other arguments of the
-    collective. `out` is an array for the result. It is named `_out` and unused if the collective takes no such array.
+    There is a method for each collective. Its parameters are `x`, `out` and `timeout`, then the other arguments of the
+    collective. `out` is an array for the result; the parameter is named `_out` if the collective does not use it. Not
+    thread-safe: the caller makes sure that only one thread at a time uses this object.
     """
 
     def __init__(self, group: _engine.Group, preparer: Preparer, timeout: float) -> None:
@@ -117,7 +118,10 @@ class Calls:
         return self.two(shape, inp, target, algorithm, deadline)
 
     def barrier(self, x: Array, out: Array, timeout: float | None, algorithm: str) -> Call:
-        """Prepare a barrier. `x` and `out` have one byte each: the C++ engine does not order messages without data."""
+        """Prepares a barrier; returns an object that runs it.
+
+        `x` and `out` have one byte each, because only data makes the messages of the C++ engine wait for each other.
+        """
         deadline = self.limit(timeout)
         prepared = self.prepare.collective(Shape("barrier", x.dtype, 1, 1, 0, "bor"), algorithm)
         return Call(prepared.operation, x, out, None, deadline.left)

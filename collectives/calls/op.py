@@ -18,22 +18,24 @@ Function: TypeAlias = "Callable[[Array, Array], Any]"
 
 
 class Op:
-    """A function of two arrays, to be passed as `op`: `comm.allreduce(x, op=Op(np.hypot, commutative=True))`.
+    """A reduction by a function of two arrays: `comm.allreduce(x, op=Op(np.hypot, commutative=True))`.
 
-    `function(a, b)` is a NumPy ufunc, or any other associative function. It gets two arrays, which it must not change,
-    and returns an array of their shape and dtype. Unless `commutative` is set, `a` comes from lower ranks than `b`. The
-    arrays `a` and `b` have the shape of x (in reduce_scatter, the shape of a block). If `elementwise` is set, they may
-    also be one-dimensional pieces of x. Before anything is sent, each rank calls the function once with its own data,
-    for each new shape and dtype, so that an invalid function does not leave other ranks waiting. All ranks have to pass
-    functions of the same name with the same `commutative` and `elementwise`.
+    `function(a, b)` is a NumPy ufunc, or any other associative function. It must not change its two arguments, and
+    returns an array of their shape and dtype. The arguments have the shape of `x` (in reduce_scatter, that of a block).
+    All ranks have to pass functions of the same name, with the same `commutative` and `elementwise`.
 
-    `commutative`: function(a, b) equals function(b, a), so arrays may be combined in any order; otherwise they are
-    combined in the order of ranks. `elementwise`: each element of the result depends only on the elements of `a` and
-    `b` at the same position, so that large arrays may be divided. `identity`: the value e with function(e, x) = x,
-    which `exscan` returns on rank 0. For a ufunc, `elementwise` and `identity` are known and need not be given.
+    - `commutative`: function(a, b) equals function(b, a), so arrays may be combined in any order. Otherwise they are
+      combined in the order of ranks, and `a` comes from lower ranks than `b`.
+    - `elementwise`: each element of the result depends only on the elements of `a` and `b` at the same position. So
+      large arrays may be divided, and `a` and `b` may be one-dimensional pieces of `x`.
+    - `identity`: the value e with function(e, x) = x, which `exscan` returns on rank 0
 
-    If all ranks get the result, as in allreduce, its bits are the same on all ranks. Raises TypeError if `function`
-    cannot be called with two arrays.
+    For a ufunc, `elementwise` and `identity` are known and need not be given. If all ranks get the result, as in
+    allreduce, its bits are the same on all ranks.
+
+    Before anything is sent, each rank calls the function once with its own data, for each new shape and dtype. So an
+    invalid function raises an error at once, and other ranks do not wait for messages that never come. Raises TypeError
+    if `function` cannot be called with two arrays.
     """
 
     __slots__ = ("_tried", "commutative", "elementwise", "function", "identity", "name")
@@ -59,11 +61,15 @@ class Op:
 
     @property
     def code(self) -> int:
-        """A 32-bit hash of the name and the declared properties, by which ranks notice that they pass different ops."""
+        """A 32-bit hash of the function's name and its properties; ranks compare it to notice that they passed
+        different ones.
+        """
         return zlib.crc32(f"{self.name} {self.commutative} {self.elementwise}".encode())
 
     def combine(self, a: Array, b: Array, out: Array) -> None:
-        """Write function(a, b) to `out`. Raises TypeError or ValueError if the dtype or shape of the result differs."""
+        """Writes function(a, b) to `out`. Raises TypeError or ValueError if the function returns another dtype or
+        shape.
+        """
         a, b = _to_read(a), _to_read(b)
         if isinstance(self.function, np.ufunc):
             self.function(a, b, out=out)
@@ -76,9 +82,10 @@ class Op:
         out[...] = result
 
     def try_on(self, x: Array) -> None:
-        """Call the function with (x, x), and raise if it is invalid.
+        """Calls the function with (x, x); raises TypeError or ValueError if it returns another dtype or shape than that
+        of x.
 
-        Does nothing for a shape and dtype tried before.
+        Does nothing for a shape and dtype that it has tried before.
         """
         key = (x.shape, x.dtype)
         if key not in self._tried and len(self._tried) < 1024:
@@ -90,7 +97,7 @@ Reduction: TypeAlias = "str | Op | Function"  # possible values of `op`
 
 
 def op_of(value: Any) -> Op:
-    """Return `value` if it is an Op; if it is a function, return an Op of this function without declared properties."""
+    """Returns `value` itself if it is an Op, or an Op that calls `value` if `value` is a function."""
     if isinstance(value, Op):
         return value
     if not callable(value):
@@ -99,7 +106,10 @@ def op_of(value: Any) -> Op:
 
 
 def identity_of(op: str, dtype: Dtype) -> Any:
-    """The identity element of `op`: the value e with op(e, x) = x for each x of `dtype`, which `op` must support."""
+    """The identity element of the reduction `op`: the value e with op(e, x) = x for each x of `dtype`.
+
+    For example 0 for "sum". `dtype` has to be one for which `op` is defined.
+    """
     if op in ("sum", "bor", "bxor", "lor", "lxor"):
         return 0
     if op in ("prod", "land"):

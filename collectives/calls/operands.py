@@ -11,9 +11,11 @@ from collectives.arrays.array import Array, Target, in_place, output, reading, u
 
 
 def operands(x: Any, out: Any, receives: bool) -> tuple[Array, Target | None, bool]:
-    """Check `x` and `out`; returns the input, the destination of the result, and whether both are the same memory.
+    """Checks the arrays `x` and `out` of a reduction; returns the input, the destination, and whether they are one
+    memory.
 
-    The destination has the shape and dtype of `x`. `receives`: whether this rank gets a result.
+    The destination has the shape and dtype of `x`; it is None on ranks that get no result (`receives` is False). Raises
+    TypeError or ValueError for unsuitable arrays.
     """
     if out is x and out is not None:
         target: Target | None = updating(x)

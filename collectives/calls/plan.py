@@ -15,7 +15,11 @@ from collectives.calls.work import Work
 
 
 class Plan(Protocol):
-    """A prepared call: `plan = comm.allreduce_plan(x, out=x)` makes it, then each `plan()` runs it."""
+    """A collective or message prepared for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each
+    run.
+
+    Each run reads and writes the current contents of the same arrays.
+    """
 
     def __call__(self) -> Any:
         """Run the call on the current contents of its arrays; returns `out`, which holds the result."""
@@ -30,7 +34,8 @@ class Plan(Protocol):
 
 
 class StepwisePlan:
-    """A plan that Python code runs, because its call is more than a single operation of the C++ engine."""
+    """A prepared collective that runs through Python code, because it takes more than one operation of the C++ engine.
+    """
 
     __slots__ = ("_out", "_owner", "_run", "_start")
 
@@ -53,9 +58,10 @@ class StepwisePlan:
 
 
 def check_planned(array: Any, name: str) -> None:
-    """Raises TypeError or ValueError for an array that a plan could only use through a copy. `name`: for the error.
+    """Raises TypeError or ValueError if a prepared collective (a plan) could use `array` only through a copy.
 
-    For arrays on a CUDA device `Runner.plan` does so, since it knows whether NCCL runs the call.
+    `name`: what the error calls `array`. Arrays on a CUDA device are not checked here, but by `Runner.plan`, which
+    knows whether NCCL runs the call.
     """
     if on_cuda(array):
         return

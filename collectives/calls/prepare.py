@@ -32,12 +32,13 @@ _MOST_KEPT = 1024  # prepared operations: calls of ever new shapes must not fill
 
 
 class Shape(NamedTuple):
-    """What the C++ engine has to know about a call: collective, dtype, and how many elements are read and written.
+    """All that the C++ engine has to know about a collective, apart from its arrays and algorithm.
 
-    `inp`, `out`: the number of elements of input and output, or a tuple with the number for each rank if they differ.
-    `agreed`: a number of elements that has to be the same on all ranks; 0 if ranks may differ. `purpose`: more text for
-    the fingerprint that ranks compare, for example in calls that the library makes for itself. `in_place`: input and
-    output are the same memory.
+    - `inp`, `out`: the number of elements of input and output. If it differs between ranks, a tuple with the number for
+      each rank
+    - `agreed`: a number of elements that has to be the same on all ranks; 0 if ranks may differ
+    - `in_place`: input and output are the same memory
+    - `purpose`: more text that ranks compare before the collective, to notice that they make different calls
     """
 
     collective: str
@@ -56,7 +57,7 @@ class Shape(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size by which an algorithm is chosen: the bytes of input or output, whichever is larger.
+        """The bytes of the input or output array, whichever is larger; algorithms are chosen by this size.
 
         The size is 0 for alltoallv, in which no rank knows the sizes on all ranks.
         """
@@ -66,7 +67,7 @@ class Shape(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """An operation of the C++ engine. `in_place`: whether it also works if input and output are the same memory."""
+    """An operation of the C++ engine. `in_place`: its algorithm also works if input and output are the same memory."""
 
     operation: _engine.Operation
     in_place: bool
@@ -87,9 +88,9 @@ class Preparer:
         self.algorithm_names: dict[int, str] = {}  # by their codes in fingerprints
 
     def collective(self, shape: Shape, algorithm: str) -> Prepared:
-        """The C++ engine's operation for a call with this `shape`, cached.
+        """Returns the C++ engine's operation for a collective with this `shape`. Operations are cached.
 
-        TypeError or ValueError for an invalid algorithm or op.
+        Raises TypeError or ValueError for an invalid algorithm, or an op that the dtype does not support.
         """
         key = (shape, algorithm)
         try:
@@ -120,14 +121,20 @@ class Preparer:
         return prepared
 
     def check(self, shape: Shape, algorithm: str) -> bool:
-        """Raise the errors that the method `collective` would raise; returns whether the algorithm works in place."""
+        """Returns whether the algorithm for this `shape` works with input and output in the same memory.
+
+        Raises TypeError or ValueError for an invalid algorithm, or an op that the dtype does not support.
+        """
         shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
         _codes(shape.dtype, shape.op)
         return chosen.in_place
 
     def admit(self, shape: Shape, algorithm: str) -> None:
-        """Check `algorithm` before the sizes of the call are known; raises the same errors as `collective`."""
+        """Checks `algorithm` when the sizes of the arrays are not known yet.
+
+        Raises TypeError or ValueError if it is not "auto" or the name of an algorithm that works for this collective.
+        """
         key = (shape, algorithm)
         try:
             if key in self._admitted:
@@ -144,7 +151,7 @@ class Preparer:
         return self._message(SEND, dest, dtype, count)
 
     def receiving(self, source: int | None, dtype: Dtype, count: int) -> _engine.Operation:
-        """The operation that receives up to `count` elements from rank `source`; None means any rank."""
+        """The C++ engine's operation that receives up to `count` elements from rank `source`; None means any rank."""
         return self._message(RECV, source, dtype, count)
 
     def _message(self, kind: int, peer: int | None, dtype: Dtype, count: int) -> _engine.Operation:
@@ -175,11 +182,11 @@ class Preparer:
     def part(
         self, shape: Shape, code: int, kind: int, peers: tuple[int, ...], count: int, first: bool
     ) -> _engine.Operation:
-        """The operation that sends or receives one message of a collective whose `op` is a Python function.
+        """The C++ engine's operation for one message of a collective whose `op` is a Python function.
 
-        `code`: a hash of the algorithm and the function's properties, for the fingerprint that ranks compare. `kind`:
-        SEND or RECV. `count`: in elements. `first`: whether this is the rank's first message of the collective.
-        `peers`: the receivers, or the sender.
+        `code`: a hash of the algorithm and the function's properties, by which ranks notice that they make different
+        calls. `kind`: SEND or RECV. `peers`: the receivers, or the sender. `count`: in elements. `first`: whether this
+        is the rank's first message of the collective.
         """
         step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
@@ -198,10 +205,10 @@ class Preparer:
     def agreement(
         self, collective: str, dtype: str, op: str, root: int, code: int, count: int = 0
     ) -> _engine.Operation:
-        """A barrier in which ranks check that they make the same call, before another package's engine runs it.
+        """A barrier in which ranks check that they make the same call, before an engine of another package runs it.
 
-        `collective`, `dtype`, `op`, `root` and `count` (of elements, 0 if it may differ) describe the call. `code`: a
-        hash of all else on which ranks must agree. For NCCL it is only a description, which is not run.
+        `collective`, `dtype`, `op`, `root` and `count` (of elements, 0 if ranks may differ) describe the call. `code`:
+        a hash of everything else in which ranks must agree.
         """
         barrier = registry.get("barrier", "dissemination")
         compiled = program(barrier, self.rank, self.size, 0, False, self.layout)
@@ -211,11 +218,11 @@ class Preparer:
         return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
 
     def at_a_time(self, shape: Shape) -> int:
-        """The number of elements in a section of the array; 0 for no sections.
+        """How many elements of the array the engine reduces and sends before it begins with the next ones; 0 for all.
 
-        All steps run on a section before the next. An allreduce over TCP on one machine is divided into sections, so
-        that reduced data is still in the processor's caches when it is sent. Sections are possible because each element
-        of the result depends only on the elements at the same index.
+        An allreduce over TCP on one machine is divided into such sections, so that reduced data is still in the
+        processor's caches when it is sent. This is possible because each element of the result depends only on the
+        elements at the same index.
         """
         if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
             return 0
@@ -226,9 +233,9 @@ class Preparer:
         return [prepared.operation for prepared in self._kept.copy().values()] + list(self._messages.copy().values())
 
     def use(self, table: Table) -> None:
-        """From now on, choose algorithms by `table`.
+        """From now on, choose algorithms by the rows of `table`.
 
-        All ranks call this before their first call with algorithm "auto".
+        All ranks have to call this with the same table, before their first collective with algorithm "auto".
         """
         self.table = table
         self._kept.clear()
@@ -239,9 +246,10 @@ class Preparer:
         return schedule_of(algorithm, self.rank, self.size, root, self.layout)
 
     def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
-        """Returns the algorithm, the reason for it, and the table row that chose it: None if `algorithm` is a name.
+        """Chooses the algorithm; returns it, the reason as a text, and the row of the table that chose it.
 
-        Raises TypeError or ValueError if `algorithm` is not "auto" or a usable algorithm's name.
+        The row is None if `algorithm` is a name, because no table is used then. Raises TypeError or ValueError if
+        `algorithm` is not "auto" or the name of an algorithm that works for this `shape`.
         """
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
@@ -292,9 +300,11 @@ def _total(parts: Parts) -> int:
 
 
 def bounds(parts: Parts, blocks: int) -> list[int]:
-    """The offsets, in elements, at which the blocks of a buffer begin, and where the last block ends.
+    """The offsets, in elements, at which the blocks of a buffer begin, and last the offset at which the last block
+    ends.
 
-    `parts`: the number of elements of the buffer, or a tuple with the number for each rank's part.
+    `parts`: the number of elements of the buffer, or a tuple with the number for each rank. `blocks`: how many blocks
+    the buffer has.
     """
     found = _bounds(parts, blocks)
     if not isinstance(found, int):

@@ -34,7 +34,9 @@ _LOGICAL: Final = ("land", "lor", "lxor")
 
 
 class ReductionCalls:
-    """Prepares calls of allreduce, reduce, scan, exscan and reduce_scatter for one communicator."""
+    """Checks the arguments of one communicator's reductions (such as allreduce and scan), and returns objects that run
+    them.
+    """
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls
@@ -62,9 +64,9 @@ class ReductionCalls:
         return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
-        """Raise the errors of `allreduce` for these arguments; returns whether it works in place without a copy.
+        """Raises TypeError or ValueError if `allreduce` would, for `count` elements of `dtype` with these arguments.
 
-        `count`: the number of elements.
+        Returns whether the algorithm works with input and output in the same memory.
         """
         return self._prepare.check(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm)
 

@@ -19,9 +19,10 @@ _MARK: Final = "_repeated"
 
 
 class Form(NamedTuple):
-    """The parameters of a method that have to be equal for a call to count as repeated, with their defaults.
+    """The parameters of a communicator's method that decide whether a call repeats an earlier one, with their defaults.
 
-    Arrays are not among them.
+    C++ code runs a repeated call without Python code. Arrays, `out`, `timeout`, `status` and `stream` are not among
+    these parameters.
     """
 
     positional: tuple[tuple[str, Any], ...]
@@ -30,9 +31,9 @@ class Form(NamedTuple):
 
 
 def repeated(array: str | None) -> Callable[[F], F]:
-    """A decorator that marks a method of a communicator, which `install` then replaces by a native one.
+    """A decorator that marks a communicator's method; `install` then makes C++ code run the method's repeated calls.
 
-    `array`: the name of the parameter with the input array, None if none.
+    `array`: the name of the parameter with the input array; None if there is none.
     """
 
     def mark(function: F) -> F:
@@ -49,11 +50,11 @@ def repeated(array: str | None) -> Callable[[F], F]:
 
 
 def install(kind: type) -> dict[str, Form]:
-    """Replace the marked methods of class `kind` by native methods; returns the Form of each, by method name.
+    """Replaces the marked methods of class `kind` by C++ methods that run repeated calls without Python code.
 
-    `kind` is derived from the native class `Repeating`. Each instance has a list `_repeaters`, in the order of the
-    returned names: the native object that repeats calls of a method, or None before that object is made. Without it,
-    and for calls that it has not seen before, the original method runs.
+    Returns, by method name, the parameters that decide whether a call is repeated. `kind` has to be derived from the
+    C++ class `Repeating`. Every instance has a list `_repeaters` of C++ objects, one for each replaced method. An item
+    is None until the first call of its method. The original method runs for a call that has not been seen before.
     """
     marked = {name: f for base in reversed(kind.__mro__) for name, f in vars(base).items() if hasattr(f, _MARK)}
     for index, (name, function) in enumerate(marked.items()):

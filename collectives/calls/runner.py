@@ -42,7 +42,10 @@ Build: TypeAlias = "Callable[..., Ready]"  # (x, out, timeout, *args)
 
 
 class Runner:
-    """Runs calls on `group`, the C++ engine's group of ranks. Whoever made the group closes it, not the Runner."""
+    """Runs the collectives and messages of one communicator, by choosing and calling the engine for each.
+
+    `group`: the C++ engine's group of ranks. Whoever made the group closes it, not the Runner.
+    """
 
     def __init__(
         self,
@@ -80,11 +83,15 @@ class Runner:
         self._failure: BaseException | None = None  # the error of the first of them that failed
 
     def use_engines(self, engines: Sequence[Engine], side: Runner) -> None:
-        """Use other packages' `engines` too. `side`: the Runner of a second communicator, for the engines' messages."""
+        """From now on, also use `engines`: objects of other packages that run whole collectives.
+
+        `side`: the Runner of a second communicator of the same ranks, for the engines' own messages.
+        """
         self.engines = Engines(engines, self.calls, Side(side._group, side.calls))
 
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the call that `build(*args, **kwargs)` checks and prepares, on this thread; returns its result."""
+        """Runs, on this thread, the call that `build(*args, **kwargs)` checks and prepares; returns the call's result.
+        """
         if self._in_block():
             return self._block.add(build(*args, **kwargs))
         with self.gate:
@@ -109,7 +116,10 @@ class Runner:
         return build(x, out, timeout, *args)
 
     def start(self, owner: object, build: Build, *args: Any, stream: Any = None) -> Work[Any]:
-        """Prepare a call by `build(*args)` and start it in the background. The returned Work keeps `owner` alive."""
+        """Prepares a call by `build(*args)` and starts it in the background; returns its `Work`, a handle to wait for.
+
+        The `Work` keeps the object `owner` alive.
+        """
         if self._in_block():
             return self._block.start(self._chosen(build, *args, stream=stream), self._waiter, owner)
         with self.gate:
@@ -119,7 +129,7 @@ class Runner:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A context manager: calls that this thread makes in the `with` block are collected, and run at its end."""
+        """Returns a context manager: calls that this thread makes in the `with` block are run together at its end."""
         with self.gate:
             block = self._block = Together()
             self.gate.block = threading.get_ident()
@@ -138,9 +148,10 @@ class Runner:
                 raise
 
     def synchronize(self, stream: Any, timeout: float | None) -> None:
-        """Wait for all operations in the background and on streams; raises their first error.
+        """Waits for all operations that run in the background or on CUDA streams; raises their first error.
 
-        If `stream` is given, only for what was issued to it.
+        `stream`: wait only for operations on this stream. `timeout`: in seconds, None for each operation's own; when it
+        has passed, OpTimeout is raised.
         """
         self.gate.check()
         self.gate.check_outside()
@@ -200,7 +211,8 @@ class Runner:
         return self.gate.block is not None and self.gate.block == threading.get_ident()
 
     def plan(self, owner: object, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
-        """Prepare a call by `build` once; returns a Plan that runs it repeatedly and keeps `owner` alive."""
+        """Prepares a call by `build` once; returns a `Plan`, which runs it as often as wanted and keeps `owner` alive.
+        """
         with self.gate:
             call = self._chosen(build, x, out, timeout, *args)
         if isinstance(call, ExternalCall) and call.result is None:
@@ -234,7 +246,7 @@ class Runner:
         return self._made_fusion
 
     def run_many(self, *args: Any) -> list[Any]:
-        """Allreduce a list of arrays, on this thread. `args` are the arguments of `Fusion.prepare`."""
+        """Runs an allreduce of a list of arrays on this thread; `args` are the arguments of `Fusion.prepare`."""
         if self._in_block():
             return self._block.add_many(self._fusion.prepare(*args))
         with self.gate:
@@ -282,9 +294,11 @@ class Runner:
         return made
 
     def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
-        """As `run(build, x, out, timeout, *args)`, but lets C++ code run later calls with the same arguments.
+        """Runs the call that `build(x, out, timeout, *args)` prepares; C++ code runs later calls with the same
+        arguments.
 
-        `stream`: of an array on a device, the stream to use; None for the current one of the array's library.
+        `stream`: for an array on a CUDA device, the stream to use; None for the current one of the array's library.
+        Returns the call's result.
         """
         return self.run(self._remember, build, x, out, timeout, args, stream)
 

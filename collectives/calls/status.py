@@ -7,11 +7,11 @@ from __future__ import annotations
 
 
 class Status:
-    """Pass a Status to `recv` or `sendrecv` to get the sender and the length of the message.
+    """Receives the sender and length of a message: pass a Status as `status` to `recv` or `sendrecv`.
 
     `source`: the rank that sent the message. `count`: the number of elements received, which may be fewer than the
-    array has. Both are None until the call is complete; for an `_async` variant, until its `Work` has been waited for.
-    A Status may be passed to several calls in turn.
+    array has. Both are None until the call is complete; after an `_async` call, until its `Work` has been waited for.
+    One Status may be passed to several calls, one after the other.
     """
 
     __slots__ = ("count", "source")

@@ -22,7 +22,10 @@ Combine = Callable[[Array, Array, Array], None]  # (a, b, out)
 
 
 class Messages:
-    """Makes the C++ engine's operations for the messages of one collective, which all carry a hash of the call."""
+    """Makes the C++ engine's operations for the messages of one collective whose `op` is a Python function.
+
+    Each message carries `code`, a hash by which ranks notice that they make different calls.
+    """
 
     def __init__(self, prepare: Preparer, shape: Shape, code: int) -> None:
         self._prepare: Final = prepare
@@ -52,9 +55,10 @@ class Stepwise:
         self._buffers: list[tuple[Array | None, list[int]]] = []
 
     def run(self, inp: Array, out: Array | None, limits: tuple[list[int], list[int]]) -> None:
-        """Run the steps of the schedule on the flat arrays `inp` and `out`.
+        """Run the steps of the schedule on the one-dimensional arrays `inp` and `out`.
 
-        `limits`: for each, where its blocks begin and end.
+        `limits`: for each of the two arrays, the indices at which its blocks begin, and that at which the last block
+        ends.
         """
         self._buffers = [(inp, limits[0]), (out, limits[1])]
         for slot in self._schedule.scratch:

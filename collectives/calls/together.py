@@ -21,9 +21,10 @@ Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # ope
 
 
 class Entry(NamedTuple):
-    """A call in a `group()` block, with the operations of the C++ engine that it consists of, and their arrays.
+    """One call in a `group()` block: the operations of the C++ engine that it consists of, with their arrays.
 
-    `deliver` takes the receipt (sender and length) of the last operation, and returns the result of the call.
+    `deliver` takes the sender and length of the last received message, and returns the result of the call. `ticket`:
+    what the call's `Work` waits for.
     """
 
     operations: tuple[Bound, ...]
@@ -46,7 +47,9 @@ class BlockTicket:
         return self._ended.is_set()
 
     def check(self) -> None:
-        """Raise RuntimeError if waiting would prevent the end of the `group()` block."""
+        """Raises RuntimeError if the caller must not wait, because it is still inside the `group()` block that runs the
+        call.
+        """
         if not self.done() and threading.get_ident() == self._thread:
             raise RuntimeError("this call starts when the block of group() ends: wait for it after the block")
 
@@ -72,9 +75,10 @@ class Together:
         self._last: Target | None = None
 
     def add(self, call: Ready) -> Any:
-        """Add a call to the `group()` block; returns the array that will get its result.
+        """Adds a collective or message to the `group()` block; returns the array that will contain its result.
 
-        ValueError for unsuitable calls.
+        Raises ValueError for calls that a block cannot contain: those whose `op` is a Python function, or on a GPU
+        without `out`.
         """
         self._take(call)
         return None if self._last is None else _result(self._last)
@@ -85,7 +89,8 @@ class Together:
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def add_many(self, many: Many) -> list[Any]:
-        """Add an allreduce of a list of arrays; returns the arrays that will get its results.
+        """Adds an allreduce of a list of arrays to the `group()` block; returns the arrays that will contain its
+        results.
 
         Small arrays are copied at once, so the caller may change them before the block ends.
         """
@@ -98,7 +103,8 @@ class Together:
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def run(self, group: _engine.Group) -> None:
-        """Run all calls of the `group()` block; raises the first error, which every `Work` of the block raises too."""
+        """Runs all calls of the `group()` block; raises their first error, which every `Work` of the block raises too.
+        """
         if not self._entries:
             return
         try:
@@ -116,12 +122,15 @@ class Together:
             entry.ticket.end()
 
     def give_up(self, cause: BaseException) -> None:
-        """End all `Work` objects of the `group()` block with the error `cause`."""
+        """Ends all `Work` objects of the `group()` block with the error `cause`, which waiting for them then raises."""
         for entry in self._entries:
             entry.ticket.end(cause)
 
     def forget(self, cause: BaseException) -> None:
-        """Make all `Work` objects raise Aborted: the body of the `group()` block raised `cause`; nothing was sent."""
+        """Makes all `Work` objects of a `group()` block raise Aborted, because the body of the block raised `cause`.
+
+        No call of the block was sent.
+        """
         self.give_up(Aborted(f"nothing was sent: the block of group() ended with {type(cause).__name__}: {cause}"))
 
     def _take(self, call: Ready) -> Entry:

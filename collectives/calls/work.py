@@ -28,9 +28,9 @@ class Ticket(Protocol):
 
 
 class Tickets:
-    """One handle for several operations, done when all are.
+    """One handle for several operations; it is done when all of them are.
 
-    `tickets`: their handles, in the order of the operations' starts.
+    `tickets`: the handles of the operations, in the order in which these were started.
     """
 
     __slots__ = ("_tickets",)
@@ -48,10 +48,10 @@ class Tickets:
 
 
 class Work(Generic[T]):
-    """A call that runs in the background. Do not touch its arrays, nor read its result, until it is done.
+    """A call that runs in the background. Do not touch its arrays before it is done.
 
     `await work` returns the result, as `wait` and `result` do. Operations of one communicator complete in the order in
-    which they were started. The communicator lives at least as long as its works.
+    which they were started. A Work keeps its communicator alive.
     """
 
     __slots__ = ("_deliver", "_delivered", "_lock", "_owner", "_result", "_ticket", "_waiter")
@@ -67,11 +67,12 @@ class Work(Generic[T]):
         self._result: T | None = None
 
     def done(self) -> bool:
-        """Whether the operation has completed or failed. Does not block."""
+        """Whether the operation in the background has completed or failed. Does not block."""
         return self._ticket is None or self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Block until the operation is done; raise its error, or return what the blocking form of the call returns.
+        """Blocks until the operation is done. Raises its error, or returns what the blocking variant of the call
+        returns.
 
         `timeout`: in seconds; None waits until the operation's own deadline. If `timeout` passes first, OpTimeout is
         raised and the operation continues. ValueError for a negative or NaN timeout.
@@ -104,9 +105,10 @@ class Work(Generic[T]):
 
 
 class Waiter:
-    """A communicator's thread that notifies asyncio's event loops when operations complete; it runs only while needed.
+    """A communicator's thread that notifies asyncio's event loops when operations complete.
 
-    Operations complete in the order in which they were started, so the thread can wait for one after the other.
+    Operations complete in the order in which they were started, so the thread waits for one after the other. It runs
+    only while an event loop waits for an operation.
     """
 
     __slots__ = ("_lock", "_waiting")
