@@ -17,10 +17,11 @@ E = TypeVar("E", bound=BaseException)
 
 
 def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] | None = None) -> E:
-    """`error` as an instance of its own type and of `theirs`, a framework's exception classes, most specific first.
+    """Converts an error of this library so that code that expects a framework's exceptions can catch it too.
 
-    `setup` initialises the attributes that `theirs` expect. An error that is not from this library, or is an instance
-    of `theirs` already, is returned unchanged.
+    `theirs`: the framework's exception classes, most specific first. Returns an instance of a class derived from the
+    type of `error` and from `theirs`. `setup` initialises the attributes that `theirs` expect. Returns `error` itself
+    if it is not from this library, or is an instance of `theirs` already.
     """
     if not isinstance(error, CollectiveError) or not theirs or isinstance(error, theirs):
         return error

@@ -73,11 +73,11 @@ def wish(
     env: Mapping[str, str] | None = None,
     deterministic: bool = False,
 ) -> Wish:
-    """The settings for the choice of algorithms, from arguments of `init` and the environment.
+    """Reads the user's settings for the choice of algorithms from arguments of `init` and the environment.
 
-    Only rank 0 reads tables. Raises TypeError for an argument of a wrong type. Raises ValueError for an invalid table
-    (with file and line), an unknown algorithm, an unknown value of `calibrate`, and arguments that contradict
-    `deterministic`. If `deterministic` is set, the environment is not used.
+    Only rank 0 reads tables of algorithms. If `deterministic` is set, the environment is not read. Raises TypeError for
+    an argument of a wrong type. Raises ValueError for an invalid table (with file and line), an unknown algorithm, an
+    unknown value of `calibrate`, and arguments that contradict `deterministic`.
     """
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic must be a bool, not {type(deterministic).__name__}")
@@ -143,9 +143,9 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """The tables of algorithms measured on `machine` for a group described by `situation`, and for smaller groups.
+    """Reads the tables of algorithms that were measured earlier on `machine`, for the group and for smaller groups.
 
-    If a file is damaged, warns and returns none.
+    `situation` describes the group. If a file is damaged, warns and returns an empty list.
     """
     try:
         found = tables.load(machine, situation)
@@ -157,7 +157,7 @@ def cached(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
-    """The table of algorithms that a group would use without measuring, if its rank 0 ran on `machine`.
+    """The table by which a group would choose algorithms if its rank 0 ran on `machine`, without new measurements.
 
     `wanted`: the user's settings. `situation`: the properties of the group.
     """
@@ -166,11 +166,12 @@ def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
 
 
 def worth_it(situation: Situation) -> bool:
-    """Whether a group described by `situation` should calibrate itself: measure the algorithms when it forms.
+    """Whether the ranks of a new group should measure which algorithms are fastest (calibrate) before its first call.
 
-    Groups on several hosts should not, because the duration is not known in advance. Groups with more ranks than cores
-    should not, because times would depend more on the scheduler than on algorithms. Groups whose ranks are threads
-    should not, because they are tests or share a GIL.
+    `situation` describes the group. Groups on several hosts should not, because the duration is not known in advance.
+    Groups with more ranks than cores should not, because times would depend more on the scheduler than on algorithms.
+    Groups whose ranks are threads should not, because they are tests or share a GIL. Groups of more than 64 ranks
+    should not either.
     """
     alone_here = situation.per_host == situation.size
     return (
@@ -200,11 +201,11 @@ class _Plan:
 
 
 def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline) -> Table:
-    """The table of algorithms for this group, from the settings of rank 0; measures algorithms now if necessary.
+    """Returns the table by which all ranks of `comm` choose algorithms; measures algorithms now if necessary.
 
-    All ranks call this together. `machine`, which describes this machine, is called on rank 0 only. `wanted`: this
-    rank's settings. Raises ConfigMismatch if rank 0's table names an algorithm that this rank does not have, and the
-    errors of the communicator's calls.
+    All ranks call this together; the settings of rank 0 apply. `wanted`: this rank's settings. `machine` is called on
+    rank 0 only, and describes its machine. Raises ConfigMismatch if the table names an algorithm that this rank does
+    not have, and the errors of the communicator's calls.
     """
     if wanted.deterministic:
         return DETERMINISTIC

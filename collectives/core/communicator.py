@@ -49,28 +49,37 @@ _GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks th
 
 
 class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repeating):
-    """A group of ranks. Made by `collectives.init`, `split` and `dup`; close it, or use it in a `with` statement.
+    """A group of ranks that communicate. `collectives.init` makes one, `split` and `dup` make more of it.
 
-    Every rank of the group makes the same calls in the same order.
+    Close a communicator, or use it in a `with` statement. Every rank of the group makes the same calls in the same
+    order.
 
-    `x`, the input of a call, may be a NumPy array (bfloat16 is `ml_dtypes.bfloat16`), any object with the buffer
-    protocol or DLPack in host memory, or an array on a CUDA device. `x` is copied first if it is not C-contiguous.
-    Arrays that a call writes (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out` is None,
-    results are new NumPy arrays, or arrays of CuPy, PyTorch or Numba on the device of `x`.
+    `x`, the input of a call, may be a NumPy array (bfloat16 is `ml_dtypes.bfloat16`) or an array on a CUDA device. It
+    may also be any object with the buffer protocol or DLPack in host memory. If `x` is not C-contiguous, it is copied
+    first. Arrays that a call writes (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out` is
+    None, results are new NumPy arrays, or new arrays of CuPy, PyTorch or Numba on the device of `x`.
 
-    `op` is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max
-    for all except complex dtypes, names that begin with b or l for integers and bool. `op` may also be a function of
-    two arrays, see `collectives.Op`. This function runs in the calling thread, so the `_async` variant returns only
-    when the call is complete. `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name
-    that `explain` lists, the same on every rank.
+    `op`, the reduction, is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex
+    dtypes; min and max are for all except complex dtypes; the other names that begin with b or l are for integers and
+    bool. `op` may also be a function of two arrays, see `collectives.Op`. This function runs in the calling thread, so
+    the `_async` variant then returns only when the call is complete.
 
-    Each call has an `_async` variant, which returns a `Work` and runs in the background. The `_async` variants of calls
-    that exchange lengths first (scatter, allgatherv, gatherv, scatterv, alltoallv) return after that exchange. Each
-    call also has a `_plan` variant, which returns a `Plan`: the call prepared for the same arrays every time.
+    `timeout` is in seconds; None means the `timeout` that the communicator got from `init`. `algorithm` is "auto" or a
+    name that `explain` lists, the same on every rank.
 
-    Errors of every call: TypeError and ValueError (invalid arguments), PeerLost, OpTimeout, DesyncError (ranks made
-    different calls), Aborted (the communicator was closed meanwhile), RuntimeError (two threads made calls at once:
-    give each thread a communicator of its own by `dup`).
+    Each call has an `_async` variant, which runs in the background and returns a `Work`, a handle to wait for. Some
+    calls exchange the lengths of arrays first: scatter, allgatherv, gatherv, scatterv and alltoallv. Their `_async`
+    variants return after that exchange. Each call also has a `_plan` variant, which returns a `Plan`: the call prepared
+    for many runs on the same arrays.
+
+    Every call may raise these errors:
+
+    - TypeError and ValueError: an argument is invalid
+    - PeerLost: another rank's process or its connection ended
+    - OpTimeout: the time limit has passed
+    - DesyncError: ranks made different calls
+    - Aborted: the communicator was closed meanwhile
+    - RuntimeError: two threads made calls at once. Use `dup` to give each thread a communicator of its own.
     """
 
     def __init__(
@@ -134,7 +143,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def epoch(self) -> int:
-        """How often the group has formed again since `collectives.init`; always 0, because groups cannot do so yet."""
+        """How many times this group has formed anew since `collectives.init`. Always 0: a group cannot form anew yet.
+        """
         return self._origin.epoch
 
     @property
@@ -149,7 +159,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def timeout(self) -> float:
-        """Seconds that a call waits for other ranks, unless the call has its own timeout."""
+        """The number of seconds that a call waits for other ranks, unless the call has a `timeout` of its own."""
         return self._runner.timeout
 
     def __repr__(self) -> str:
@@ -157,10 +167,11 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size} over {links}, epoch {self.epoch}>"
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32") -> str:
-        """Text that says which algorithm and engine `collective` of `nbytes` bytes uses, why, and this rank's steps.
+        """Returns a text that says which algorithm and engine a call would use, and why, and lists this rank's steps.
 
-        An engine is the code that runs a call: this library's own, or that of another package. `nbytes` is the size of
-        the larger of the two arrays, input and output.
+        An engine is the code that runs a call: this library's own, or that of another package. `collective`: the call's
+        name, such as "allreduce". `nbytes`: the size in bytes of its input or output array, whichever is larger. Raises
+        ValueError for an unknown collective and a negative size.
         """
         linked = self._linked
         others = self._runner.engines.explain(collective, nbytes)
@@ -168,11 +179,11 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return others + explain(self._calls.prepare, linked, collective, nbytes, dtype_of(dtype), on_devices)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
-        """An uninitialised NumPy array in memory that ranks on this machine can read directly.
+        """Returns an uninitialised NumPy array in memory that other ranks on this machine can read directly.
 
-        Collectives on such arrays skip a copy. The memory is freed with the last reference to the array, even after
-        `close`. If no rank shares memory with this rank, the array is an ordinary one. TypeError for an unknown dtype,
-        ValueError for a negative shape.
+        Collectives on such arrays need one copy less. The memory is freed with the last reference to the array, even
+        after `close`. If no rank shares memory with this rank, the array is an ordinary one. TypeError for an unknown
+        dtype, ValueError for a negative shape.
         """
         kind = dtype_of(dtype)
         extents = check_shape(shape)
@@ -180,27 +191,29 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
 
     def dump(self) -> dict[str, Any]:
-        """The last 1 000 operations of this communicator on this rank, with their times, as values for json.dumps.
+        """Returns the last 1 000 operations of this communicator on this rank, with their times, as a dict for
+        json.dumps.
 
-        `dump` never waits for other ranks, and works at any time and from any thread: while a call waits, after an
+        `dump` never waits for other ranks. It works at any time and from any thread: while a call waits, after an
         error, and when the communicator is closed. In a forked child there are no operations.
 
-        Keys: `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch`, `closed`, `error` (the error that broke the
-        communicator, or None), `clock` and `operations`, oldest first. `clock` has the keys `name`, `now` (the clock's
-        time in seconds when `dump` is called), `unix` (seconds since 1970 at the same moment) and `resolution` (in
-        seconds). Keys of an operation:
+        Keys: `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch`, `closed`, `error` (the error after which
+        the communicator cannot be used, or None), `clock` and `operations`, oldest first.
 
-        - `sequence`: the operation's number among the collectives of the communicator, the same on all ranks, from 0;
-          for `send` and `recv`, its number among the messages with this peer. None if the number is not known yet.
-        - `collective`, `dtype` (the one that the engine moves), `count` (of elements; 0 if it may differ between
+        `clock` is a dict. Its keys are `name`, `now` (the clock's time when `dump` is called), `unix` (seconds since
+        1970 at the same moment) and `resolution`. All times are in seconds. Keys of an operation:
+
+        - `sequence`: the operation's number among the collectives of the communicator, the same on all ranks, from 0.
+          For `send` and `recv`, its number among the messages with this peer. None if the number is not known yet
+        - `collective`, `dtype` (of the elements as they are sent), `count` (of elements; 0 if it may differ between
           ranks), `op`, `root`, `peer`, `algorithm`: None if not applicable
-        - `engine`: "schedule" (runs the algorithm's steps); "board" or "pool", two paths in shared memory for short
-          messages and for sums; or the name of another package's engine
-        - `state`: "queued" (waits for links, or for earlier operations in the background), "started", "done" or
+        - `engine`: "schedule" (runs the algorithm's steps); "board" (for short messages in shared memory); "pool" (for
+          reductions in shared memory); or the name of another package's engine
+        - `state`: "queued" (waits for links to open, or for earlier operations in the background), "started", "done" or
           "failed"
-        - `queued`, `begin`, `first`, `end`: the clock's times, in seconds, at which the operation was called, was
-          started, moved data for the first time, and ended; None for what has not happened yet. `first` equals `begin`
-          if data moved at the first attempt.
+        - `queued`, `begin`, `first`, `end`: the times at which the operation was called, was started, moved data for
+          the first time, and ended. None for what has not happened yet. `first` equals `begin` if data moved at the
+          first attempt
         - `waited`: seconds in which the operation moved no data, because it waited for another rank
         - `sent`, `received`: bytes of payload, to and from all ranks; None unless the operation is done
         - `error`: why the operation failed, or None
@@ -220,15 +233,15 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         }
 
     def memory(self) -> dict[str, int]:
-        """The memory of this communicator on this rank, in bytes, by kind.
+        """Returns how many bytes of memory this communicator uses on this rank, by kind, as a dict.
 
-        Can be called from any thread and at any time: while a call waits, after an error, and after `close`.
+        `memory` can be called from any thread and at any time: while a call waits, after an error, and after `close`.
 
-        - `arena_mapped`: address space for the communicator's shared memory, without `heap`; `arena_touched`: the part
-          of `arena_mapped` that occupies memory; `staging`: the part of `arena_mapped` that is reserved for messages
-          copied through shared memory. All three are 0 without shared memory.
+        - `arena_mapped`: address space of the communicator's shared memory, without `heap`; 0 without shared memory
+        - `arena_touched`: the part of `arena_mapped` that occupies physical memory
+        - `staging`: the part of `arena_mapped` that is reserved for messages that are copied through shared memory
         - `heap`: arrays from `empty` that are in use, each rounded up to whole cache lines or pages
-        - `inboxes`: receive buffers of links over TCP
+        - `inboxes`: receive buffers of connections over TCP
         - `schedules`: cached operations, which a communicator shares with those that `dup` makes from it
         - `records`: the last 1 000 operations with their times, which `dump` returns
         """
@@ -237,22 +250,30 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     # --- creating and closing
 
     def dup(self) -> Communicator:
-        """A communicator of the same ranks, independent of this one: for another thread, or a library."""
+        """Returns a new communicator of the same ranks, independent of this one: for another thread, or for a library.
+
+        All ranks have to call `dup`. Raises CollectiveError if a rank cannot open its connections.
+        """
         self._children += 1
         child = self._child(0, self._rank, f"dup{self._children}")
         assert child is not None
         return child
 
     def attached(self) -> Communicator:
-        """A `dup` for code that serves this communicator, such as gradient hooks; both are closed together."""
+        """Returns a communicator of the same ranks, like `dup`, which is closed together with this one.
+
+        It is for code that serves this communicator, such as gradient hooks.
+        """
         child = self.dup()
         self._attached.append(weakref.finalize(self, child.close))
         return child
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        """A communicator of the ranks that pass the same `color`, numbered by `key`, then by rank in this communicator.
+        """Makes a communicator of the ranks that pass the same `color`; they are numbered by `key`, then by their rank
+        here.
 
-        Returns None on ranks that pass None as `color`. If `key` is None, this rank's number is the key.
+        All ranks have to call `split`. Returns None on ranks that pass None as `color`. If `key` is None, this rank's
+        number is the key.
         """
         chosen = None if color is None else check_number(color, "color")
         place = self._rank if key is None else check_number(key, "key")
@@ -318,10 +339,11 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return found
 
     def close(self) -> None:
-        """Release links, threads and memory. Calls in progress, and peers that wait for this rank, raise errors.
+        """Releases the communicator's connections, threads and memory; never waits for other ranks, and never raises.
 
-        Does not wait for other ranks. May be called again, and from any thread; never raises. Warns (RuntimeWarning) if
-        ranks of this host called other collectives than this rank, and no call has raised an error about this yet.
+        Calls in progress raise Aborted on this rank; ranks that wait for this one raise errors too. `close` may be
+        called again, and from any thread. It warns (RuntimeWarning) if ranks of this host called other collectives than
+        this rank, and no call has raised an error about this yet.
         """
         self._runner.gate.close()
         self._shut()

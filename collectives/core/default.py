@@ -18,7 +18,7 @@ _places: Final[weakref.WeakKeyDictionary[Communicator, str]] = weakref.WeakKeyDi
 
 
 def register(comm: Communicator) -> None:
-    """Record that `init` made `comm`, and which line of code called `init`."""
+    """Record that `collectives.init` made `comm`, and which line of the user's code called `init`."""
     place = _caller()
     with _lock:
         _made[:] = [reference for reference in _made if _is_open(reference())]
@@ -27,7 +27,7 @@ def register(comm: Communicator) -> None:
 
 
 def forget(comm: Communicator) -> None:
-    """Never return `comm` as the default: the code that made it, such as the PyTorch backend, uses it alone."""
+    """Exclude `comm` from the choice of the default communicator: the code that made it uses it alone."""
     with _lock:
         _made[:] = [reference for reference in _made if reference() is not comm]
 
@@ -39,10 +39,10 @@ def opened() -> list[Communicator]:
 
 
 def default(comm: Communicator | None = None) -> Communicator:
-    """`comm`, or, if it is None, the only open communicator that `collectives.init` made in this process.
+    """Returns `comm`; if it is None, the only open communicator that `collectives.init` made in this process.
 
-    RuntimeError if `comm` is None and no such communicator is open, or several are. TypeError if `comm` is any other
-    object than a communicator.
+    Raises RuntimeError if `comm` is None and no such communicator is open, or several are. Raises TypeError if `comm`
+    is not a communicator.
     """
     if comm is not None:
         if not isinstance(comm, Communicator):

@@ -24,10 +24,11 @@ from collectives.schedule.table import ANY_SIZE, Row
 def explain(
     prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype, on_devices: Sequence[str] = ()
 ) -> str:
-    """Text about a call of `nbytes` bytes: its algorithm, the engine that runs this algorithm, the reasons, the steps.
+    """Returns a text that says which algorithm and engine a collective on `nbytes` bytes would use, and why, and its
+    steps.
 
-    `linked`: the group. `on_devices`: lines about arrays on devices. ValueError for a negative size and for an unknown
-    collective; the error then lists the known collectives.
+    `linked`: the group of ranks. `on_devices`: lines to insert about arrays on devices. Raises ValueError for a
+    negative size and for an unknown collective; the error then lists the known collectives.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
@@ -68,7 +69,10 @@ def explain(
 
 
 def explain_cuda(streams: StreamCalls | None, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> list[str]:
-    """Lines that say what runs a call on arrays in CUDA memory, and why not NCCL, if it does not."""
+    """Returns lines of text: what runs this collective on arrays in CUDA memory, and, if this is not NCCL, why not.
+
+    `streams`: what this process uses to run collectives on CUDA streams; None if it can use no CUDA device.
+    """
     if streams is None:
         return [f"  on CUDA     staging: through host memory, because {linked.without.get(ENGINE) or 'it is closed'}"]
     choice, against = streams.choose(collective, nbytes, reduced_name(dtype) or "uint8", _op_of(collective))
@@ -103,10 +107,10 @@ def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, bloc
 
 
 def row_lines(row: Row | None, width: int) -> list[str]:
-    """Lines of text: the row of the table that chose the algorithm, and the file or other source of that row.
+    """Returns lines of text about `row`, the row of the table that chose an algorithm, and the file that it comes from.
 
-    Empty if `row` is None, because the user named an algorithm. Each line begins with a label, padded to `width`
-    characters.
+    Returns no lines if `row` is None, because the user named the algorithm. Each line begins with a label, padded to
+    `width` characters.
     """
     if row is None:
         return []

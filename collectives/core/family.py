@@ -20,9 +20,10 @@ _LONGEST: Final = 8192  # bytes of a rank's record
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A communicator's identity, and how its ranks are linked.
+    """What a new communicator inherits from the one that it is made from: the job's identity and the settings of links.
 
-    `run` and `epoch`: those of the job. `path`: from which communicators it was made, by `split` and `dup`.
+    `run` and `epoch` identify the job. `path` identifies the communicator within the job: it names the calls of `split`
+    and `dup` that led to it. `policy`: how its ranks are linked.
     """
 
     run: str
@@ -31,10 +32,10 @@ class Origin:
     policy: Policy
 
     def child(self, path: str, sockets: int | None = None) -> Origin:
-        """Returns the `Origin` of a new communicator, which is made from the communicator that has this `Origin`.
+        """Returns the `Origin` of a new communicator that is made from the communicator with this `Origin`.
 
         `path`: a name that no other communicator made from the same one has. `sockets`: the number of TCP connections
-        of each link, None for as many as the parent has.
+        of each link; None for as many as the parent has.
         """
         policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
         return Origin(self.run, self.epoch, f"{self.path}.{path}", policy)
@@ -42,10 +43,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one rank tells all others when a communicator is split. `color` None: the rank wants no new communicator.
+    """The record that each rank sends to all others when a communicator is split.
 
-    `member`: the record with the rank's host and addresses. `unchanged`: this record is the same as in the parent
-    communicator, and `member` is None. `error`: why the rank cannot take part; empty if it can.
+    `color`: None if the rank joins no new communicator. `member`: the rank's host and addresses. `unchanged`: these are
+    the same as in the parent communicator, and `member` is None. `error`: why the rank cannot take part; empty if it
+    can.
     """
 
     color: int | None
@@ -88,11 +90,12 @@ def separate(
     deadline: Deadline,
     parent: Linked,
 ) -> tuple[int, Linked] | None:
-    """Form a group of the ranks with this `color`, ordered by key and rank; returns this rank's number and its links.
+    """Makes a new communicator of all ranks of `parent` that pass the same `color`, ordered by key and rank.
 
-    Returns None if `color` is None. `origin` identifies the new group. `everyones` sends its argument to all ranks of
-    `parent`, and returns what each of them sent. This rank keeps the host and core that it has in `parent`. If a rank
-    cannot open its listeners or make its group, it raises the errors of `link`; all other ranks raise CollectiveError.
+    Returns this rank's number in the new communicator, and the linked group; None if `color` is None. `origin`
+    identifies the new communicator. `everyones` sends its argument to all ranks of `parent`, and returns what each of
+    them sent. This rank keeps the host and core that it has in `parent`. If a rank fails to open its listeners or to
+    make its group, it raises the errors of `link`; all other ranks raise CollectiveError.
     """
     endpoints: Endpoints | None = None
     wish = Wish(color, key, None)

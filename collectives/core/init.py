@@ -59,50 +59,59 @@ def init(
     sockets: int | None = None,
     deterministic: bool = False,
 ) -> Communicator:
-    """Form a group with the other ranks of this job; blocks until all have joined and are linked.
+    """Form a group with the other ranks of this job, and return its communicator.
 
-    Arguments that are None are read from the environment: the variables COLLECTIVES_* and those of torchrun, Slurm,
-    Open MPI, MPICH, Intel MPI and Kubernetes. If nothing sets a rank or a size, this is a group of one rank; if only
-    one of both is set, ValueError. `rank=0, size=1` is a group of one rank in any environment.
+    Blocks until all ranks have joined and are linked. Arguments that are None are read from the environment: the
+    variables COLLECTIVES_* and those of torchrun, Slurm, Open MPI, MPICH, Intel MPI and Kubernetes. If nothing sets a
+    rank or a size, this is a group of one rank; if only one of both is set, ValueError is raised. `rank=0, size=1` is a
+    group of one rank in any environment.
 
-    - `store`: where the ranks find each other: "file:///dir", "redis://host", "rediss://host",
-      "tcp://host:port" (served by rank 0), "mpi://", "memory://name" (threads of one process), or a Store
+    - `store`: the URL of the store, through which ranks find each other, or a Store. URLs are "file:///dir",
+      "redis://host", "rediss://host", "tcp://host:port" (served by rank 0), "mpi://", and "memory://name" (for threads
+      of one process)
     - `rank`, `size`: this process's number, from 0, and the number of ranks
-    - `name`: name of the job, different for different jobs on one store; "default" if not set
-    - `transport`: "auto" (for each pair of ranks, the first that works of inproc, shm, tcp), or the transport to use
-      between all ranks: "inproc" (threads of one process), "shm" (shared memory), "tcp", "verbs" (RDMA), or one from
-      another package. With "auto", NCCL runs calls on arrays in CUDA memory if all ranks can use it; with "nccl" it has
-      to, and arrays in host memory are refused. Ranks then agree over the links of "auto"
+    - `name`: name of the job; jobs that use one store at the same time need different names. "default" if not set
+    - `transport`: "auto" chooses for each pair of ranks the first of inproc, shm and tcp that works. Otherwise it is
+      the one to use between all ranks: "inproc" (threads of one process), "shm" (shared memory), "tcp", "verbs" (RDMA),
+      "nccl", or one from another package. With "auto", NCCL runs calls on arrays in CUDA memory if all ranks can use
+      it. With "nccl", all ranks must be able to use it, arrays in host memory are refused, and the ranks exchange
+      control messages as with "auto"
     - `timeout`: seconds that an operation waits for other ranks; 300 if not set
     - `join_timeout`: seconds for forming the group and opening links, in total
     - `secret`: at least 16 bytes that only the ranks of the job know; None reads the file that COLLECTIVES_SECRET_FILE
-      names. Without a secret, ranks can be reached from this machine only, unless `insecure`.
+      names. Without a secret, ranks accept connections from this machine only, unless `insecure` is set
+    - `insecure`: without a secret, accept connections from other machines too
     - `table`: a Table, or the path of a file, with rows that choose algorithms. Next in priority are the variables
       COLLECTIVES_ALGORITHM (rows as text: "allreduce:ring,...") and COLLECTIVES_TABLE (a path), then the tables of
       `calibrate`. The settings of rank 0 apply to all ranks
-    - `calibrate`: "auto" uses the table that was measured on this machine for this kind of group. If there is no such
-      table, and the group is on one host with a core for each rank, the ranks measure now, once, for less than 2 s.
+    - `calibrate`: "auto" uses the table that was measured on this machine for this kind of group. If there is none, the
+      ranks measure it now, which takes less than 2 s; they do so only in a group on one host with a core for each rank.
       "cached" never measures, "off" uses no measured table. None reads COLLECTIVES_CALIBRATE; the default is "auto"
-    - `segment`: 1 byte to 64 MiB, in bytes, the same on all ranks: the most that is staged in shared memory, copied or
-      reduced at a time, rounded up to whole cache lines. None reads COLLECTIVES_SEGMENT (for example "64K"); by default
-      the library chooses. If a segment is set, `init` measures no table, because tables are valid for the default only
-    - `sockets`: 1 to 16, the same on all ranks: the number of TCP connections of each link. Messages of more than 96
-      KiB are divided among them, which helps if one connection cannot use the whole bandwidth of the network. None
-      reads COLLECTIVES_SOCKETS; the default is the number that `collectives calibrate` found, else 1
+    - `segment`: from 1 byte to 64 MiB, the same on all ranks: how many bytes are copied through shared memory or
+      reduced at a time. It is rounded up to whole cache lines. None reads COLLECTIVES_SEGMENT (for example "64K"); by
+      default the library chooses. If a segment is set, `init` measures no table, because tables are valid for the
+      default only
+    - `sockets`: from 1 to 16, the same on all ranks: the number of TCP connections between two ranks. Messages of more
+      than 96 KiB are divided among them, which helps if one connection cannot use the whole bandwidth of the network.
+      None reads COLLECTIVES_SOCKETS; the default is the number that `collectives calibrate` found, else 1
     - `deterministic`: the same on all ranks: reductions combine their operands in the order of ranks, for every array
-      size, transport, placement of ranks and load. So the bits of a result depend only on the inputs and the
-      number of ranks. Tables, calibration and their environment variables are not used; ValueError for `table` or
-      `calibrate`
+      size, transport, placement of ranks and load. So the bits of a result depend only on the inputs and the number of
+      ranks. Tables, calibration and their environment variables are not used; ValueError for `table` or `calibrate`
 
     COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
-    COLLECTIVES_VERBS_DEVICE names this rank's RDMA device, its port and GID index ("mlx5_0:1:3"). Ranks send
-    heartbeats every COLLECTIVES_HEARTBEAT_INTERVAL seconds (1); a rank that is silent for COLLECTIVES_HEARTBEAT_LIMIT
-    seconds (10) counts as dead, and operations raise PeerLost.
+    COLLECTIVES_VERBS_DEVICE names this rank's RDMA device, its port and GID index ("mlx5_0:1:3"). Ranks send heartbeats
+    every COLLECTIVES_HEARTBEAT_INTERVAL seconds (default 1). A rank that is silent for COLLECTIVES_HEARTBEAT_LIMIT
+    seconds (default 10) counts as dead, and operations raise PeerLost.
 
-    Raises ValueError and TypeError for wrong arguments; TransportUnavailable if ranks cannot be linked by the given
-    transport; StoreError if the store fails; OpTimeout if ranks are missing, naming them; ConfigMismatch if ranks
-    disagree on size, version, transport, segment, sockets or deterministic, or two have the same number; AuthError if
-    they disagree on the secret.
+    Raises:
+
+    - ValueError and TypeError for wrong arguments
+    - TransportUnavailable if ranks cannot be linked by the given transport
+    - StoreError if the store fails
+    - OpTimeout, which names the missing ranks, if ranks do not join in time
+    - ConfigMismatch if ranks disagree on size, version, transport, segment, sockets or deterministic, or two have the
+      same number
+    - AuthError if ranks disagree on the secret
     """
     limit = check_timeout(join_timeout, "join_timeout")
     chosen_timeout = None if timeout is None else check_timeout(timeout)
@@ -230,10 +239,10 @@ def check_sockets(count: int) -> int:
 
 
 def number_asked(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
-    """The number to use for the argument `name` of `init`: `given`, or if that is None, an environment variable's.
+    """Returns the number for the argument `name` of `init`: `given`, or if that is None, an environment variable.
 
     The variable is COLLECTIVES_ followed by `name` in capitals. Returns 0 if neither is set. `check` raises ValueError
-    for a number out of range. Raises TypeError, and ValueError.
+    for a number out of range. Raises TypeError if `given` is no number, and ValueError if the variable is none.
     """
     if isinstance(given, bool) or not isinstance(given, int | None):
         raise TypeError(f"{name} must be an int, not {type(given).__name__}")
@@ -250,9 +259,10 @@ def number_asked(name: str, given: int | None, check: Callable[[int], int], env:
 
 
 def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds between heartbeats, and seconds of silence after which a rank counts as dead; 0: no heartbeats are sent.
+    """Returns the seconds between heartbeats, and the seconds of silence after which a rank counts as dead.
 
-    They are COLLECTIVES_HEARTBEAT_INTERVAL and COLLECTIVES_HEARTBEAT_LIMIT, or 1 and 10. Raises ValueError.
+    They are read from COLLECTIVES_HEARTBEAT_INTERVAL (default 1) and COLLECTIVES_HEARTBEAT_LIMIT (default 10). An
+    interval of 0 means that no heartbeats are sent. Raises ValueError for invalid values.
     """
     asked = seconds(env, "COLLECTIVES_HEARTBEAT_INTERVAL"), seconds(env, "COLLECTIVES_HEARTBEAT_LIMIT")
     interval, limit = (
@@ -308,10 +318,9 @@ class _Closing:
         self._keeper: Keeper | None = None
 
     def keep(self) -> None:
-        """Called when `rendezvous.group.form` has returned on this rank.
+        """Protect the list of members in the store until `met` is called; called when this rank has joined the group.
 
-        Until `met` is called, the rank that has led the forming restores the list of members if the store loses it, so
-        that `form` can return on all ranks.
+        If the store loses the list, the rank that wrote it restores it, so that all other ranks can join too.
         """
         assert self.store is not None and self.membership is not None
         if self.membership.leader == self.membership.rank and self.membership.size > 1:
@@ -323,9 +332,10 @@ class _Closing:
             keeper.stop()
 
     def met(self, rank: int) -> None:
-        """Remove the keys that `form` wrote to the store; called when all ranks have returned from `form`.
+        """Remove the keys through which the group formed from the store; called when all ranks have joined.
 
-        Closing the communicator would be too late: the process that serves the store may have ended by then.
+        To do so when the communicator is closed would be too late, because the process that serves the store may have
+        ended.
         """
         self._stop_keeping()
         membership, self.membership = self.membership, None
@@ -333,7 +343,8 @@ class _Closing:
             release(self.store, membership, _RELEASE)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """The error to raise when this rank has failed to open its links by `error`: the first error of any rank."""
+        """Returns the error to raise when this rank failed to open its links with `error`: the first error of any rank.
+        """
         if self.store is None or self.membership is None:
             return error
         cause = first_cause(self.store, self.membership, error, _REPORT)
@@ -342,7 +353,7 @@ class _Closing:
         return cause
 
     def moved(self) -> _Closing:
-        """Hand the store and the group's keys to a new object, which releases them in place of this one; returns it."""
+        """Returns a new object that closes the store and removes the group's keys in place of this one."""
         other = _Closing()
         other.store, other.owned, other.membership = self.store, self.owned, self.membership
         self.store = None

@@ -38,13 +38,16 @@ def _nobody_has(_rank: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a group and the groups split from it are linked: `transport` as in `init`; `secret` may be empty.
+    """The settings by which ranks of a group, and of groups split from it, connect to each other.
 
-    If `transport` is the name of a library for device memory, ranks are linked as with "auto".
-
-    `scope`: who may connect to the listeners. `segment`: bytes, 0 if the C++ engine chooses; `sockets`: TCP connections
-    of each link, 0 if the table of algorithms chooses. `heartbeats`: seconds between heartbeats, and of silence before
-    a rank counts as dead; 0: ranks send no heartbeats.
+    - `transport`: as in `collectives.init`. For the name of a library for device memory, such as "nccl", ranks connect
+      as with "auto"
+    - `scope`: which machines may connect to this rank
+    - `secret`: bytes that only the ranks of the job know; may be empty
+    - `segment`: bytes, 0 if the C++ engine chooses
+    - `sockets`: the number of TCP connections between two ranks, 0 if the table of algorithms chooses
+    - `heartbeats`: seconds between heartbeats, and seconds of silence before a rank counts as dead. An interval of 0
+      means no heartbeats
     """
 
     transport: str
@@ -66,7 +69,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank's record: its host, and the addresses at which it listens, by scheme (the name of a transport)."""
+    """What one rank tells the others about itself: its host, and the addresses at which it listens, by transport."""
 
     identity: HostIdentity
     addresses: Mapping[str, tuple[str, ...]]
@@ -76,9 +79,7 @@ class Member:
 
     @staticmethod
     def from_json(value: Any) -> Member:
-        """The record (host and addresses) that `to_json` turned into `value`.
-
-        ValueError if `value` is no such result.
+        """Decodes a rank's host and addresses from `value`, which `to_json` made. Raises ValueError if it is invalid.
         """
         match value:
             case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
@@ -100,7 +101,10 @@ class _Shared:
         self._lock: Final = threading.Lock()
 
     def split(self) -> _Shared:
-        """Returns a listener for one more communicator: this listener, or a new one. Raises TransportUnavailable."""
+        """Returns a listener for one more communicator: this listener, if it can serve several, or else a new one.
+
+        Raises TransportUnavailable if no more can be made.
+        """
         own = self.listener.split()
         if own is not self.listener:
             return _Shared(own)
@@ -117,7 +121,7 @@ class _Shared:
 
 
 class Endpoints:
-    """The listeners (sockets for connections of peers) of this rank for one group.
+    """The listeners on which this rank accepts connections of the other ranks of a group, one for each transport.
 
     They are open from before the group forms until it is closed.
     """
@@ -160,10 +164,10 @@ class Endpoints:
             raise
 
     def split(self) -> Endpoints:
-        """Returns the listeners for a new communicator, made from the communicator that has these.
+        """Returns the listeners for a new communicator that is made from the communicator with these listeners.
 
-        They have the same host, and the same listeners if these can serve several communicators. Raises
-        TransportUnavailable if only one transport is allowed and its listener has no room for another group.
+        They belong to the same host. Listeners that can serve several communicators are shared. Raises
+        TransportUnavailable if only one transport is allowed and its listener has no room for another communicator.
         """
         return Endpoints(self._policy, parent=self)
 
@@ -187,7 +191,7 @@ class Endpoints:
             self.reasons = {**self.reasons, name: reason}
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
-        """Let `group` accept connections over the transports `schemes`.
+        """From now on, let `group`, the C++ engine's group of ranks, accept connections over the transports `schemes`.
 
         Listeners of other transports stay open, for communicators made from `group`.
         """
@@ -195,7 +199,7 @@ class Endpoints:
             self._listeners[scheme].listener.attach(group)
 
     def settled(self, member: Member) -> None:
-        """Use `member`, whose host all ranks agree on, as this rank's record.
+        """Use `member` as the record of this rank's host and addresses; all ranks agree on the host.
 
         Closes the socket by which other ranks could check that they are on this rank's host.
         """
@@ -224,7 +228,7 @@ def _listen(scheme: str, scope: Scope) -> _Shared:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A group ready to run: its object in the C++ engine, its properties, and this rank's core and local number."""
+    """A group of ranks that know how to reach each other: the C++ engine's objects, and the properties of the group."""
 
     group: Group
     job: Job
@@ -268,13 +272,18 @@ def link(
     job_ranks: Sequence[int] | None = None,
     has_ended: HasEnded = _nobody_has,
 ) -> Linked:
-    """Make the group, and tell the C++ engine how to reach every peer; no links are opened yet.
+    """Makes the C++ engine's group, and tells it how to reach every peer; opens no connection yet.
 
-    If `link` raises, it has closed what it made; the caller still owns the endpoints. `parent`: the communicator from
-    which this one is made, if any; `job_ranks`: for each rank, its number in the communicator that `init` made;
-    `has_ended`: whether a rank's process is known to have ended. `members`: the records (host and addresses) of all
-    ranks. `policy`: how to link them. Raises TransportUnavailable, with the reason against each transport, if no
-    allowed transport connects a pair of ranks.
+    - `members`: the hosts and addresses of all ranks, by rank
+    - `endpoints`: this rank's listeners. If `link` raises, it has closed all that it made, but not the endpoints
+    - `policy`: which transports to use, and their settings
+    - `name`: 16 bytes that identify the communicator
+    - `parent`: the communicator from which this one is made, if any
+    - `job_ranks`: for each rank, its number in the communicator that `init` made
+    - `has_ended`: whether a rank's process is known to have ended
+
+    Raises TransportUnavailable, with the reason against each transport, if no allowed transport connects a pair of
+    ranks.
     """
     kinds = tuple(
         "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons, has_ended)
@@ -376,11 +385,11 @@ def _one_of(existing: T, new: T) -> T:
 def settle(
     rank: int, members: Sequence[Member], endpoints: Endpoints, exchanged: Callable[[int], Sequence[Any]]
 ) -> Sequence[Member]:
-    """Returns `members`, the ranks' records.
+    """Returns `members`, the hosts and addresses of all ranks, with hosts on which all ranks agree.
 
-    If it is uncertain which ranks share a host, the hosts in them are corrected. All ranks get the same result.
-    `exchanged` sends its argument to all ranks, and returns what each of them sent; it is called on all ranks, or on
-    none. Raises ConfigMismatch, and the errors of `exchanged`.
+    If it is uncertain which ranks share a host, the ranks test it, and the hosts in `members` are corrected. All ranks
+    get the same list. `exchanged` sends its argument to all ranks, and returns what each of them sent; it is called on
+    all ranks, or on none. Raises ConfigMismatch if a rank sent invalid data, and the errors of `exchanged`.
     """
     identities = [member.identity for member in members]
     if not neighbours.doubtful(identities):
@@ -413,9 +422,7 @@ def _warn_of_detours(
 
 
 def decode(rank: int, record: Any) -> Member:
-    """Decode `record`, the host and the addresses that rank `rank` published.
-
-    Raises ConfigMismatch if it is invalid.
+    """Decodes `record`, the host and the addresses that rank `rank` published. Raises ConfigMismatch if it is invalid.
     """
     return _checked(rank, partial(Member.from_json, record))
 
@@ -432,12 +439,12 @@ def scheme_between(
     reasons: Mapping[str, str],
     has_ended: HasEnded = _nobody_has,
 ) -> str:
-    """The first allowed transport that both ranks offer and that connects them; the same on both ranks.
+    """Returns the first allowed transport that both ranks offer and that connects them; the same on both ranks.
 
-    If the peer's process has ended meanwhile, returns the transport that would have connected them: its link then
-    reports to all ranks that the peer is gone. `members`: the records (host and addresses) of all ranks. `policy`:
-    which transports are allowed. Raises TransportUnavailable with the reason against each transport. `reasons`: by
-    transport, why this rank does not offer it.
+    `members`: the hosts and addresses of all ranks. `policy`: which transports are allowed. `reasons`: by transport,
+    why this rank does not offer it. `has_ended`: whether a rank's process is known to have ended. If the peer has
+    ended, returns the transport that would have connected them. The failing connection then shows all ranks that the
+    peer is gone. Raises TransportUnavailable with the reason against each transport.
     """
     problems = []
     for scheme in policy.schemes:
@@ -453,10 +460,10 @@ def scheme_between(
 
 
 def slowest(kinds: Sequence[str]) -> str:
-    """The slowest of `kinds`, the transports from this rank to each rank; the result is the same on every rank.
+    """Returns the slowest transport among `kinds`, which has this rank's transport to each rank.
 
-    It is the same because, if the ranks are in several processes (or on several machines), every rank has a peer in
-    another process (or on another machine).
+    All ranks get the same answer. If the ranks are in several processes, every rank has a peer in another process; the
+    same holds for machines.
     """
     order = ("self", "inproc", "shm", "tcp")
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))

@@ -27,16 +27,19 @@ _LONGEST: Final = 300  # characters of a message
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """When a rank lost a peer (`at`: seconds on its host's monotonic clock), and the message of its error (`text`)."""
+    """The record of a lost peer: when a rank lost it, and the text of the error that the rank raised.
+
+    `at`: seconds on the monotonic clock of the rank's host.
+    """
 
     at: float
     text: str
 
 
 def watch(env: Mapping[str, str]) -> None:
-    """From now on, write the first PeerLost of this process to a file, if the environment `env` names one.
+    """From now on, write the first PeerLost error of this process to the file that COLLECTIVES_LOSS_FILE names.
 
-    May be called again.
+    Does nothing if `env` does not have this variable. May be called again.
     """
     path = env.get(VARIABLE)
     if path:
@@ -44,17 +47,17 @@ def watch(env: Mapping[str, str]) -> None:
 
 
 def note(text: str) -> None:
-    """Record that this rank fails because of another rank, as `text` says, although it raises no PeerLost."""
+    """Record that this rank fails because of another rank, although it raises no PeerLost; `text` says how."""
     _record.write(text)
 
 
 def forget() -> None:
-    """Remove this process's record of a lost peer: a new group has formed, so earlier losses do not matter any more."""
+    """Remove this process's record of a lost peer, because a new group has formed, and the loss is in the past."""
     _record.take_back()
 
 
 def read(path: str) -> Loss | None:
-    """The record of a lost peer that a rank wrote to the file `path`; None if that rank lost no peer."""
+    """Reads the record of a lost peer from the file `path`, which a rank wrote; None if that rank lost no peer."""
     try:
         with open(path, encoding="utf-8") as file:
             match json.loads(file.read(16 * _LONGEST)):

@@ -14,14 +14,17 @@ from collectives.calls.work import Work
 
 
 class Movements:
-    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common."""
+    """The methods of a communicator that move data without a reduction. `Communicator` is derived from this class."""
 
     _runner: Runner
     _calls: Calls
 
     @repeated("x")
     def broadcast(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Overwrite `x`, of the same shape and dtype on all ranks, with the `x` of the root. Returns `x`."""
+        """Overwrite `x` on every rank with the `x` of rank `root`. Returns `x`.
+
+        `x` has to have the same shape and dtype on all ranks.
+        """
         return self._runner.remembered(self._calls.broadcast, x, None, timeout, root, algorithm)
 
     def broadcast_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
@@ -30,7 +33,10 @@ class Movements:
 
     @repeated("x")
     def allgather(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Every rank's `x`, of the same shape everywhere, stacked: shape (size, *x.shape)."""
+        """Returns every rank's `x`, stacked in rank order: an array of shape (size, *x.shape).
+
+        `x` has to have the same shape and dtype on all ranks. `out`: an array of that shape to write to.
+        """
         return self._runner.remembered(self._calls.allgather, x, out, timeout, algorithm)
 
     def allgather_async(
@@ -40,22 +46,27 @@ class Movements:
         return self._runner.start(self, self._calls.allgather, x, out, timeout, algorithm)
 
     def allgatherv(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Every rank's `x`, concatenated on the first axis in rank order; only x.shape[0] may differ between ranks.
+        """Returns every rank's `x`, concatenated on the first axis in rank order; only x.shape[0] may differ between
+        ranks.
 
-        DesyncError on every rank if dtypes or the other extents differ.
+        DesyncError on every rank if dtypes, or shapes apart from the first axis, differ.
         """
         return self._runner.run(self._calls.allgatherv, x, None, timeout, algorithm)
 
     def allgatherv_async(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`allgatherv` in the background.
+        """`allgatherv` in the background; returns a `Work`, a handle to wait for.
 
-        Returns its `Work` once every rank has made the call: ranks exchange lengths first.
+        Ranks exchange the lengths of their arrays first, so this returns only when every rank has made the call.
         """
         return self._runner.start(self, self._calls.allgatherv, x, None, timeout, algorithm)
 
     @repeated("x")
     def gather(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Every rank's `x`, stacked, on `root`: shape (size, *x.shape); None elsewhere."""
+        """Returns on `root` every rank's `x`, stacked in rank order: shape (size, *x.shape). Returns None on other
+        ranks.
+
+        `x` has to have the same shape and dtype on all ranks.
+        """
         return self._runner.remembered(self._calls.gather, x, None, timeout, root, algorithm)
 
     def gather_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
@@ -67,50 +78,54 @@ class Movements:
         return self._runner.run(self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def gatherv_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`gatherv` in the background.
+        """`gatherv` in the background; returns a `Work`, a handle to wait for.
 
-        Returns its `Work` once every rank has made the call: ranks exchange lengths first.
+        Ranks exchange the lengths of their arrays first, so this returns only when every rank has made the call.
         """
         return self._runner.start(self, self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """x[rank] of the root's `x`, which has shape (size, ...).
+        """Returns x[rank] of the root's `x`, which has shape (size, ...).
 
-        Other ranks pass None as `x`, because the root sends them the shape and dtype.
-        If the root's `x` is invalid, the root raises ValueError or TypeError, and the other ranks raise Aborted.
+        Other ranks pass None as `x`, because the root sends them the shape and dtype. If the root's `x` is invalid, the
+        root raises ValueError or TypeError, and the other ranks raise Aborted.
         """
         return self._runner.run(self._calls.scatter, x, None, timeout, root, algorithm)
 
     def scatter_async(
         self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Work[Any]:
-        """`scatter` in the background. Returns its `Work` once the root has made the call and sent the shape of `x`."""
+        """`scatter` in the background; returns a `Work`, a handle to wait for.
+
+        The root sends the shape of `x` first, so this returns only when the root has made the call.
+        """
         return self._runner.start(self, self._calls.scatter, x, None, timeout, root, algorithm)
 
     def scatterv(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """This rank's rows of the root's `x`: rank 0 gets the first counts[0] rows, rank 1 the next counts[1], ...
+        """Returns this rank's rows of the root's `x`: rank 0 gets the first counts[0] rows, rank 1 the next counts[1],
+        ...
 
-        Ranks other than the root pass None for `x` and `counts`. Errors as for `scatter`; ValueError if `counts` do not
-        add up to x.shape[0].
+        Ranks other than the root pass None for `x` and `counts`. ValueError if `counts` do not add up to x.shape[0]. If
+        the root's arguments are invalid, the root raises ValueError or TypeError, and the other ranks raise Aborted.
         """
         return self._runner.run(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
     def scatterv_async(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Work[Any]:
-        """`scatterv` in the background.
+        """`scatterv` in the background; returns a `Work`, a handle to wait for.
 
-        Returns its `Work` once the root has made the call and sent the shape of `x`.
+        The root sends the shape of `x` first, so this returns only when the root has made the call.
         """
         return self._runner.start(self, self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
     @repeated("x")
     def alltoall(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Send block i of `x`, of x.shape[0] / size rows, to rank i. Returns the received blocks, in rank order.
+        """Sends block i of `x`, which is x.shape[0] / size rows, to rank i. Returns the received blocks, in rank order.
 
-        ValueError if `size` does not divide `x.shape[0]`.
+        `x` and the returned array have the same shape, on all ranks. ValueError if `size` does not divide `x.shape[0]`.
         """
         return self._runner.remembered(self._calls.alltoall, x, out, timeout, algorithm)
 
@@ -119,17 +134,18 @@ class Movements:
         return self._runner.start(self, self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoallv(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Send the first counts[0] rows of `x` to rank 0, the next counts[1] to rank 1, ... Returns the received rows.
+        """Sends the first counts[0] rows of `x` to rank 0, the next counts[1] to rank 1, and so on. Returns the
+        received rows.
 
-        The result has the rows in the order of their senders. ValueError if `counts` do not add up to x.shape[0];
-        DesyncError on every rank if dtypes or the shapes of rows differ.
+        The received rows are in the order of the ranks that sent them. ValueError if `counts` do not add up to
+        x.shape[0]; DesyncError on every rank if dtypes or the shapes of rows differ.
         """
         return self._runner.run(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
     def alltoallv_async(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`alltoallv` in the background.
+        """`alltoallv` in the background; returns a `Work`, a handle to wait for.
 
-        Returns its `Work` once every rank has made the call: ranks exchange lengths first.
+        Ranks exchange the lengths of their arrays first, so this returns only when every rank has made the call.
         """
         return self._runner.start(self, self._calls.alltoallv, x, None, timeout, counts, algorithm)
 

@@ -18,11 +18,12 @@ from collectives.calls.status import Status
 
 
 class Plans:
-    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common.
+    """The methods of a communicator that return plans: calls prepared once, to run many times on the same arrays.
 
-    The arrays of a plan are C-contiguous NumPy arrays; each run of the plan reads and writes their current contents. If
-    `out` is not given, or the method has no `out`, the plan makes one array, `plan.out`, which every run overwrites.
-    All ranks run their plans, like other calls, in the same order. The overhead of a run is very small.
+    `Communicator` is derived from this class. The arrays of a plan are C-contiguous NumPy arrays; each run of the plan
+    reads and writes their current contents. If `out` is not given, or the method has no `out`, the plan makes one
+    array, `plan.out`, which every run overwrites. All ranks have to run their plans and make other calls in the same
+    order. A run takes less time than an ordinary call, because arguments are checked only once.
     """
 
     _runner: Runner
@@ -33,7 +34,10 @@ class Plans:
     def allreduce_plan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """Prepares `allreduce` for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run."""
+        """Prepares `allreduce` for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run.
+
+        Each run reduces the current contents of `x` into `out`; if that is None, into the array `plan.out`.
+        """
         return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
 
     def reduce_plan(
@@ -89,9 +93,9 @@ class Plans:
         return self._plan(self._calls.allgather, x, out, timeout, algorithm)
 
     def allgatherv_plan(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `allgatherv` of `x`.
+        """Prepares `allgatherv` of `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        Every rank has to make the plan, because that exchanges the lengths of the ranks' arrays; a run of the plan does
+        All ranks have to call this method, because it exchanges the lengths of their arrays. A run of the plan does
         not.
         """
         return self._plan(self._calls.allgatherv, x, None, timeout, algorithm)
@@ -101,27 +105,27 @@ class Plans:
         return self._plan(self._calls.gather, x, None, timeout, root, algorithm)
 
     def gatherv_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `gatherv` of `x`.
+        """Prepares `gatherv` of `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        Every rank has to make the plan, because that exchanges the lengths of the ranks' arrays; a run of the plan does
+        All ranks have to call this method, because it exchanges the lengths of their arrays. A run of the plan does
         not.
         """
         return self._plan(self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter_plan(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `scatter` of the root's `x`.
+        """Prepares `scatter` of the root's `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        Every rank has to make the plan, because that sends the shape of `x`; a run of the plan does not.
+        All ranks have to call this method, because it sends them the shape of `x`. A run of the plan does not.
         """
         return self._plan(self._calls.scatter, x, None, timeout, root, algorithm)
 
     def scatterv_plan(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """Prepares `scatterv` of the root's `x`.
+        """Prepares `scatterv` of the root's `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        Every rank has to make the plan, because that exchanges the lengths of the ranks' arrays; a run of the plan does
-        not.
+        All ranks have to call this method, because it sends them the shape of `x` and the counts. A run of the plan
+        does not.
         """
         return self._plan(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
@@ -130,9 +134,9 @@ class Plans:
         return self._plan(self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoallv_plan(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `alltoallv` of `x`.
+        """Prepares `alltoallv` of `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        Every rank has to make the plan, because that exchanges the lengths of the ranks' arrays; a run of the plan does
+        All ranks have to call this method, because it exchanges the lengths of their arrays. A run of the plan does
         not.
         """
         return self._plan(self._calls.alltoallv, x, None, timeout, counts, algorithm)
@@ -148,7 +152,11 @@ class Plans:
     def recv_plan(
         self, out: Any, source: int | None = None, *, status: Status | None = None, timeout: Seconds = None
     ) -> Plan:
-        """Prepares `recv` into `out`; each run sets `status` to the sender and the length of its message."""
+        """Prepares `recv` into `out` for many runs; returns a plan, and `plan()` receives one message.
+
+        `source`: the rank that sends, None for any rank. Each run stores the sender and length of its message in
+        `status`.
+        """
         check_planned(out, "out")
         return self._plan(self._messages.recv, out, None, timeout, source, status)
 

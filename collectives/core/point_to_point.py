@@ -15,18 +15,18 @@ from collectives.calls.work import Work
 
 
 class PointToPoint:
-    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common."""
+    """The methods of a communicator for messages between two ranks. `Communicator` is derived from this class."""
 
     _runner: Runner
     _messages: MessageCalls
 
     @repeated("x")
     def send(self, x: Any, dest: int, *, timeout: Seconds = None) -> None:
-        """Send `x` to rank `dest`, which calls `recv`. Returns when `x` may change, at the latest after that `recv`.
+        """Sends the array `x` to rank `dest`, which receives it by `recv`. Returns when `x` may be changed again.
 
-        If two ranks exchange arrays, one of them has to receive first, or both call `sendrecv`: if both send first,
-        each may wait for the other forever. `dest` may be this rank itself: then `send` copies the message and never
-        waits.
+        `send` may wait for that `recv`. If two ranks both send first, each may wait for the other until the time limit.
+        So one of them has to receive first, or both call `sendrecv`. `dest` may be this rank itself: then `send` copies
+        the message and never waits.
         """
         self._runner.remembered(self._messages.send, x, None, timeout, dest)
 
@@ -38,14 +38,17 @@ class PointToPoint:
     def recv(
         self, out: Any, source: int | None = None, *, status: Status | None = None, timeout: Seconds = None
     ) -> Any:
-        """Receive into `out` the next message of rank `source`; None: of the first rank that sends. Returns `out`.
+        """Receives the next message of rank `source` into `out`, and returns `out`.
 
-        The message has to have the dtype of `out` and at most as many elements as `out`. They fill `out` from its
-        beginning; the rest of `out` stays as it was. `status` is set to the sender and the number of elements. Messages
-        of one rank arrive in the order in which it sent them. DesyncError, with `out` unchanged, if the dtype differs,
-        if the message is longer than `out`, or if all other ranks are inside a collective. If `source` is None, ranks
-        that have ended are ignored; PeerLost when all other ranks have ended. ValueError if this rank is the only
-        possible sender and has sent nothing to itself.
+        If `source` is None, receives the next message of any rank. Ranks that have ended are then ignored, and PeerLost
+        is raised when all other ranks have ended. The message has to have the dtype of `out` and at most as many
+        elements as `out`. Its elements fill `out` from the beginning; the rest of `out` stays as it was. `status`, if
+        given, receives the sender and the number of elements. Messages of one rank arrive in the order in which it sent
+        them.
+
+        DesyncError, with `out` unchanged, if the dtype differs, if the message is longer than `out`, or if all other
+        ranks are inside a collective. ValueError if this rank is the only possible sender and has sent nothing to
+        itself.
         """
         if status is None:
             return self._runner.remembered(self._messages.recv, out, None, timeout, source)
@@ -67,10 +70,11 @@ class PointToPoint:
         status: Status | None = None,
         timeout: Seconds = None,
     ) -> Any:
-        """Send `x` to rank `dest` and receive into `out` from `source`, both at once. So ranks may form a ring.
+        """Sends `x` to rank `dest` and receives a message of rank `source` into `out` at the same time. Returns `out`.
 
-        The arguments and errors are otherwise those of `send` and `recv`. The two peers may call `recv` and `send`
-        instead of `sendrecv`. `x` and `out` may have different lengths and dtypes, or be the same array. Returns `out`.
+        So all ranks may pass arrays around a ring without a deadlock. The arguments and errors are otherwise those of
+        `send` and `recv`. The two peers may call `recv` and `send` instead of `sendrecv`. `x` and `out` may have
+        different lengths and dtypes, or be the same array.
         """
         return self._runner.run(self._messages.sendrecv, x, out, timeout, dest, source, status)
 

@@ -17,7 +17,7 @@ from collectives.calls.work import Work
 
 
 class Reductions:
-    """A base class of `Communicator`; the docstring of `Communicator` describes what all calls have in common."""
+    """The methods of a communicator that reduce arrays. `Communicator` is derived from this class."""
 
     _runner: Runner
     _reductions: ReductionCalls
@@ -33,11 +33,12 @@ class Reductions:
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
-        """The reduction of every rank's `x`, with the same bits on every rank. All ranks pass one shape and dtype.
+        """Returns the reduction by `op` of every rank's `x`, with the same bits on every rank.
 
-        `out`: an array of x's shape and dtype to write to, which may be `x` itself. Returns `out`, or a new array.
-        `stream`: for arrays on a CUDA device where NCCL runs the call, the stream to put it into (a stream of CuPy,
-        PyTorch or Numba, or its handle); None for the current one of the library of `x`.
+        `x` has to have the same shape and dtype on all ranks. `out`: an array of this shape and dtype to write to,
+        which may be `x` itself. Returns `out`, or a new array. `stream`: the CUDA stream in which NCCL runs the call,
+        for arrays on a CUDA device. It is a stream of CuPy, PyTorch or Numba, or its handle; None for the current one
+        of the library of `x`.
         """
         return self._runner.remembered(self._reductions.allreduce, x, out, timeout, op, algorithm, stream=stream)
 
@@ -64,13 +65,14 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> list[Any]:
-        """`allreduce` of each array of a list. Shapes and dtypes may differ in the list, but not between ranks.
+        """Runs an `allreduce` of each array of a list. Returns the results as a list.
 
-        Small arrays of one dtype are joined into buckets of up to `bucket_bytes` bytes. `out`: a list of arrays for the
-        results, which may be `arrays` itself; no array may share memory with the result of another array.
+        Shapes and dtypes may differ within the list, but not between ranks. Small arrays of one dtype are joined into
+        buckets of up to `bucket_bytes` bytes, and each bucket is reduced at once. `out`: a list of arrays for the
+        results, which may be `arrays` itself. No array may share memory with the result of another array.
 
-        Returns the results as a list. ValueError and TypeError name the invalid array, before anything is sent;
-        DesyncError if ranks pass different shapes, dtypes or `bucket_bytes`.
+        Before anything is sent, ValueError or TypeError is raised for an invalid array, and names it. DesyncError if
+        ranks pass different shapes, dtypes or `bucket_bytes`.
         """
         return self._runner.run_many(arrays, out, timeout, op, bucket_bytes, algorithm)
 
@@ -84,9 +86,9 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Work[list[Any]]:
-        """`allreduce_many` in the background.
+        """`allreduce_many` in the background; returns a `Work`, a handle to wait for.
 
-        Arrays that are joined into buckets are copied before the call returns.
+        Arrays that are joined into buckets are copied before this method returns.
         """
         return self._runner.start_many(self, arrays, out, timeout, op, bucket_bytes, algorithm)
 
@@ -101,9 +103,10 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Any:
-        """Returns on `root` the reduction of every rank's `x`, as `allreduce` does, and None on the other ranks.
+        """Returns on rank `root` the reduction by `op` of every rank's `x`. Returns None on the other ranks.
 
-        `out` is written on the root only.
+        `x` has to have the same shape and dtype on all ranks. `out`: an array of this shape and dtype that the root
+        writes to; other ranks do not use it.
         """
         return self._runner.remembered(self._reductions.reduce, x, out, timeout, op, root, algorithm)
 
@@ -124,9 +127,10 @@ class Reductions:
     def reduce_scatter(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """This rank's block of the reduction: rows [rank * n, (rank + 1) * n), where n = x.shape[0] / size.
+        """Reduces every rank's `x` by `op`, and returns this rank's block of the result.
 
-        ValueError if `size` does not divide `x.shape[0]`. `out` has shape (n, *x.shape[1:]).
+        With n = x.shape[0] / size, the block is rows rank * n to (rank + 1) * n - 1. `out`: an array of shape (n,
+        *x.shape[1:]) to write to. ValueError if `size` does not divide `x.shape[0]`.
         """
         return self._runner.remembered(self._reductions.reduce_scatter, x, out, timeout, op, algorithm)
 
@@ -146,10 +150,11 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Any:
-        """This rank's rows of the reduction: rank 0 gets the first counts[0], rank 1 the next counts[1], and so on.
+        """Reduces every rank's `x` by `op`, and returns some rows of the result: on rank 0 the first counts[0], and so
+        on.
 
-        `counts` are the same on every rank (DesyncError if they differ), so no lengths are exchanged. ValueError if
-        they do not add up to x.shape[0]. `out` has shape (counts[rank], *x.shape[1:]).
+        Rank 1 gets the next counts[1] rows. `counts` has to be the same on every rank (DesyncError if not). ValueError
+        if `counts` do not add up to x.shape[0]. `out`: an array of shape (counts[rank], *x.shape[1:]) to write to.
         """
         return self._runner.run(self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
 
@@ -170,9 +175,10 @@ class Reductions:
     def scan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """The reduction of the arrays of all ranks from 0 to this one, inclusive, in the order of ranks.
+        """Returns the reduction by `op` of the `x` of ranks 0 to this rank, inclusive, combined in the order of ranks.
 
-        `out` may be `x` itself. ValueError for avg: divide a sum by `rank + 1` instead.
+        `out`: an array to write to, which may be `x` itself. ValueError for the op avg: divide a sum by `rank + 1`
+        instead.
         """
         return self._runner.remembered(self._reductions.scan, x, out, timeout, op, algorithm)
 
@@ -186,10 +192,11 @@ class Reductions:
     def exscan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """The reduction of the arrays of the ranks before this one: as `scan`, but without this rank's array.
+        """Returns the reduction by `op` of the `x` of all ranks before this one, combined in the order of ranks.
 
-        Rank 0, whose result MPI leaves undefined, gets the identity of `op`: 0 for sum, the dtype's largest value for
-        min, and so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it was.
+        MPI leaves the result of rank 0 undefined. Here rank 0 gets the identity of `op`: 0 for sum, the dtype's largest
+        value for min, and so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it
+        was.
         """
         return self._runner.remembered(self._reductions.exscan, x, out, timeout, op, algorithm)
 

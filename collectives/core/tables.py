@@ -34,7 +34,7 @@ _STALE: Final = 60.0  # seconds after which the process that made a reservation 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The properties of a machine on which measured times depend.
+    """The properties of a machine and its software on which measured times depend.
 
     `cores`: how many cores the ranks on this host may use together. `version`: the version of this library.
     """
@@ -52,9 +52,9 @@ class Machine:
 
     @staticmethod
     def of(everyone: Sequence[HostIdentity], version: str) -> Machine:
-        """Describes the machine of this process, which must be rank 0. `everyone`: the hosts of all ranks, by rank.
+        """Describes the machine of this process, which has to be rank 0, as ranks see it.
 
-        `version`: of this library.
+        `everyone`: the hosts of all ranks, by rank. `version`: the version of this library.
         """
         return Machine.here(group_cores(everyone[0], everyone), version)
 
@@ -69,7 +69,7 @@ class Machine:
 
 
 def folder(machine: Machine) -> Path | None:
-    """The folder for the tables of algorithms measured on `machine`; it may not exist yet.
+    """The directory for the tables of algorithms measured on `machine`; it may not exist yet.
 
     None if the user has no home directory.
     """
@@ -93,10 +93,10 @@ def path_for(machine: Machine, situation: Situation) -> Path | None:
 
 
 def load(machine: Machine, situation: Situation) -> list[Table]:
-    """The tables of algorithms measured on `machine` for a group described by `situation`, and for smaller groups.
+    """Reads the tables of algorithms that were measured on `machine` for a group, and for smaller groups.
 
-    Smaller groups may be made by `split`. The table for the largest group comes first. Raises ValueError, which names
-    the file, for a damaged file.
+    `situation` describes the group. `split` may make smaller groups of it. The table for the largest group comes first.
+    Raises ValueError, which names the file, if a file is damaged.
     """
     home = folder(machine)
     names: list[Path] = []
@@ -117,7 +117,8 @@ def load(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def named(table: Table, path: Path) -> Table:
-    """`table`, with a text in the field `source` of each row: the date of the measurement and the file `path`."""
+    """Returns `table` with a text in the field `source` of each row: the date of the measurement and the file's `path`.
+    """
     return table.from_source(f"calibrated on {table.facts.get('made', 'a day unknown')}: {path}")
 
 
@@ -127,7 +128,7 @@ def covers(tables: Sequence[Table], situation: Situation) -> bool:
 
 
 def save(path: Path, table: Table) -> None:
-    """Write `table` to `path` in one atomic step, in place of an earlier file. Raises OSError if that fails."""
+    """Writes `table` to the file `path`, and replaces an earlier file in one atomic step. Raises OSError."""
     _write(path, text(table))
 
 
@@ -137,18 +138,19 @@ def costs_path(machine: Machine, kind: str) -> Path | None:
 
 
 def save_costs(path: Path, costs: Costs, machine: Machine, how: str) -> None:
-    """Write `costs` to `path` in one atomic step. Raises OSError if that fails.
+    """Writes the simulator's costs (times of messages, copies and reductions) to the file `path` in one atomic step.
 
-    The file begins with comments: the date, the properties of `machine`, and `how` the costs were measured.
+    The file begins with comments: the date, the properties of `machine`, and `how` the costs were measured. Raises
+    OSError if it cannot be written.
     """
     reported = {"made": _today(), "how": how, **machine.facts}
     _write(path, "".join(f"# {name}: {value}\n" for name, value in reported.items()) + costs.to_text())
 
 
 def load_costs(machine: Machine, kind: str) -> Costs | None:
-    """The simulator's costs for links of `kind` that were measured on `machine`; None if there is no file.
+    """Reads the simulator's costs for connections of the transport `kind` that were measured on `machine`.
 
-    Raises ValueError, which names the file, for a damaged file.
+    Returns None if there is no file. Raises ValueError, which names the file, if the file is damaged.
     """
     path = costs_path(machine, kind)
     if path is None or not path.exists():
@@ -175,10 +177,10 @@ def _write(path: Path, written: str) -> None:
 
 @contextlib.contextmanager
 def reserved(path: Path) -> Iterator[bool]:
-    """A context manager that yields whether this process may measure the table of algorithms for the file `path`.
+    """Returns a context manager that yields whether this process may measure the table for the file `path`.
 
-    It yields False while another process measures this table. It also yields False if the file cannot be written,
-    because then every run would measure again.
+    The file is for a table of algorithms. False while another process measures this table. Also False if the file
+    cannot be written, because then every run would measure again.
     """
     mark = path.with_name(f".{path.name}.lock")
     mine = False
@@ -197,9 +199,9 @@ def reserved(path: Path) -> Iterator[bool]:
 
 
 def described(table: Table, machine: Machine, situation: Situation, how: str, more: Mapping[str, str]) -> Table:
-    """`table` with the facts that its file contains: date, machine and group of the measurement, and how it was made.
+    """Returns `table` with notes about its measurement: the date, the machine, the group, and how it was measured.
 
-    `more`: further facts, by name.
+    `more`: further notes, by name.
     """
     shape = {
         "kind": situation.kind,
