@@ -29,11 +29,11 @@ _LONGEST_WAIT = 1e9  # seconds: passed to the engine for an infinite timeout
 
 
 class Target(NamedTuple):
-    """The destination of a result: the C++ engine writes to `host`, then `deliver` returns the array for the caller.
+    """The destination of a call's result: the C++ engine writes to `host`, then `deliver` returns the caller's array.
 
-    If `origin` is None, the caller gets `result`, whose memory is that of `host`. Otherwise `origin` is an array on a
-    device: `deliver` copies `host` into `origin` or, if `fresh`, into a new array of the same library on that device.
-    `changed`, if not None, notifies the library of `result` of the write.
+    If `origin` is None, the caller gets `result`, which has the same memory as `host`. Otherwise `origin` is an array
+    on a device. `deliver` then copies `host` into `origin`; if `fresh` is set, into a new array of the same library on
+    that device. `changed`, if not None, tells the library of `result` that its memory is written to.
     """
 
     host: Array
@@ -43,7 +43,7 @@ class Target(NamedTuple):
     changed: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Notify the array's library, such as PyTorch, of the coming write; called after all checks."""
+        """Tells the library of the array, such as PyTorch, that its memory will be written; called after all checks."""
         if self.changed is not None:
             self.changed()
 
@@ -57,10 +57,10 @@ class Target(NamedTuple):
 
 
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
-    """Returns an array in host memory with the elements of `x`: over the memory of `x` if possible, else a copy.
+    """Returns an array in host memory with the elements of `x`: a view of `x` if possible, else a copy.
 
-    `name`: that of `x` in error messages. `moved`: the collective only moves the elements, without computing with them,
-    so dtypes that cannot be reduced, such as float8, are accepted too.
+    `name`: what errors call `x`. `moved`: the collective only moves elements, without computing with them, so dtypes
+    that cannot be reduced, such as float8, are accepted too. Raises TypeError or ValueError if `x` cannot be used.
     """
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
@@ -71,10 +71,11 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
 
 
 def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
-    """Returns a `Target`, the destination of a result: the memory of `out`, or a staging array if `out` is on a device.
+    """Checks `out`, and returns a `Target`, which describes where a call's result is written.
 
-    `name`: what errors call `out`. Raises ValueError if `out` is read-only or not contiguous. `moved`: the collective
-    computes nothing with the elements, so dtypes that cannot be reduced are accepted too.
+    The engine writes to the memory of `out`, or to a staging array in host memory if `out` is on a device. `name`: what
+    errors call `out`. `moved`: the collective only moves elements, so dtypes that cannot be reduced are accepted too.
+    Raises TypeError for an unsupported object or dtype, ValueError if `out` is read-only or not contiguous.
     """
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
@@ -109,10 +110,11 @@ def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
 
 
 def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: bool = False) -> Target:
-    """Returns a `Target`, the destination of a result: `out`, of this shape and dtype, or a new array if `out` is None.
+    """Returns a `Target`, which describes where a call's result of this shape and dtype is written.
 
-    The new array is on the device of `x`, if `x` is on one. `moved`: the collective computes nothing with the elements,
-    so dtypes that cannot be reduced are accepted too.
+    This is `out`, or a new array if `out` is None. The new array is on the device of `x`, if `x` is on one. `moved`:
+    the collective only moves elements, so dtypes that cannot be reduced are accepted too. Raises ValueError if `out`
+    has another shape or dtype.
     """
     if out is None:
         return fresh(shape, dtype, x)
@@ -166,7 +168,10 @@ def check_number(value: Any, name: str) -> int:
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
-    """Returns `shape`, an int or a sequence of ints, as a tuple. Raises TypeError; ValueError for negative ints."""
+    """Returns `shape`, an int or a sequence of ints, as a tuple.
+
+    Raises TypeError if it is neither, and ValueError for negative ints.
+    """
     extents = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     checked = tuple(check_number(extent, "shape") for extent in extents)
     if min(checked, default=0) < 0:
@@ -196,7 +201,7 @@ def check_timeout(value: Any, name: str = "timeout") -> float:
 
 
 def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
-    """Returns `counts`, the number of rows for each of `size` ranks, as an array.
+    """Returns `counts`, the number of rows for each of `size` ranks, as an integer array.
 
     Raises TypeError if they are no integers, and ValueError if they do not add up to `rows`.
     """
@@ -213,9 +218,9 @@ def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
 
 
 def check_rows(x: Array, size: int, collective: str) -> int:
-    """Returns the number of rows of `x` for each of `size` ranks. Raises ValueError if these would differ.
+    """Returns how many rows each of `size` ranks gets if the rows of `x` are divided equally.
 
-    `collective`: the name to show in the error.
+    Raises ValueError if `size` does not divide the number of rows. `collective`: the name to show in the error.
     """
     if x.ndim == 0:
         raise ValueError(f"{collective} divides the first axis among ranks, but x is 0-d")

@@ -28,7 +28,8 @@ def is_device_array(x: object) -> bool:
 def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Returns the shape and dtype of the device array `x`. Raises TypeError or ValueError if it cannot be written.
 
-    `name`: what errors call `x`. `moved`: the collective computes nothing with the elements.
+    `name`: what errors call `x`. `moved`: the collective only moves elements, so dtypes that cannot be reduced are
+    accepted too.
     """
     if _library(x, name) == "torch":
         torch.check_gradient(x, name)
@@ -60,7 +61,7 @@ def to_host(x: Any, name: str, moved: bool = False) -> npt.NDArray[Any]:
 
 
 def like(host: npt.NDArray[Any], x: Any, name: str) -> Any:
-    """Returns a new array with the elements of `host`, of the same library and on the same device as `x`.
+    """Returns a new array with the elements of `host`, on the device of `x` and of the same library (such as CuPy).
 
     `name`: what errors call `x`.
     """

@@ -63,14 +63,14 @@ def dtype_names() -> dict[Dtype, str]:
 
 @lru_cache(maxsize=1)
 def moved_names() -> dict[Dtype, str]:
-    """Returns the names of dtypes that can be sent but not reduced, such as float8_e5m2. Elements have one byte."""
+    """The names of dtypes whose arrays collectives can move but not reduce, such as float8_e5m2, of one byte each."""
     import ml_dtypes  # see `dtype_names`
 
     return {np.dtype(getattr(ml_dtypes, name)): name for name in _NARROW.split() if hasattr(ml_dtypes, name)}
 
 
 def reduced_name(dtype: Dtype) -> str | None:
-    """Returns this library's name of `dtype`, or None if `dtype` cannot be reduced."""
+    """Returns this library's name of `dtype`, such as "float32"; None if elements of `dtype` cannot be reduced."""
     found = _BUILTIN.get(dtype)
     if found is None and dtype.isbuiltin == _USER_DEFINED:
         return dtype_names().get(dtype)
@@ -78,12 +78,12 @@ def reduced_name(dtype: Dtype) -> str | None:
 
 
 def moved_name(dtype: Dtype) -> str | None:
-    """Returns the name of `dtype` if its elements can be sent but not reduced, otherwise None."""
+    """Returns the name of `dtype` if collectives can move but not reduce its elements; otherwise None."""
     return moved_names().get(dtype) if dtype.isbuiltin == _USER_DEFINED else None
 
 
 def dtype_of(dtype: Any) -> Dtype:
-    """Returns the NumPy dtype for `dtype`, a dtype or its name. Raises TypeError if it cannot be reduced."""
+    """Returns the NumPy dtype for `dtype`, a dtype or its name. Raises TypeError if its elements cannot be reduced."""
     try:
         found = _named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
     except TypeError as error:
@@ -111,7 +111,7 @@ def _named(name: str) -> Dtype:
 def check_array(dtype: Dtype, name: str, moved: bool) -> None:
     """Raises TypeError if a collective does not support arrays of `dtype`.
 
-    `moved`: the collective only moves elements, without computing with them. `name`: the array's in error messages.
+    `moved`: the collective only moves elements, without computing with them. `name`: what errors call the array.
     """
     if dtype in _BUILTIN or dtype == FLOAT0:
         return
@@ -120,7 +120,10 @@ def check_array(dtype: Dtype, name: str, moved: bool) -> None:
 
 
 def check_dtype(dtype: Dtype, name: str) -> str:
-    """Returns this library's name of `dtype`. Raises TypeError if `dtype` cannot be reduced."""
+    """Returns this library's name of `dtype`, such as "float32". Raises TypeError if its elements cannot be reduced.
+
+    `name`: what errors call the array.
+    """
     known = reduced_name(dtype)
     if known is not None:
         return known

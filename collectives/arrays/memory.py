@@ -11,7 +11,10 @@ from collectives.arrays.device import is_device_array
 
 
 class Memory(NamedTuple):
-    """`kind` is "host" or "cuda"; `device` is the number of the GPU, or -1 for host memory or an unknown GPU."""
+    """The kind of memory that an array is in: `kind` is "host" or "cuda".
+
+    `device` is the number of the GPU, or -1 for host memory or an unknown GPU.
+    """
 
     kind: str
     device: int = -1
@@ -24,7 +27,7 @@ HOST: Final = Memory("host")
 
 
 def memory_of(x: Any) -> Memory:
-    """Returns the memory that `x` is in: that of a GPU if `x` is a device array, else host memory."""
+    """Returns the kind of memory that `x` is in: GPU memory if `x` is a device array, else host memory."""
     if not is_device_array(x):
         return HOST
     device: Any = getattr(x, "device", None)

@@ -23,7 +23,10 @@ SMALLEST: Final = 128 << 10  # bytes; the allocator keeps smaller memory by itse
 
 
 class Recycler:
-    """Makes arrays in reused memory. Only one thread at a time may call methods; any thread may release arrays."""
+    """Makes arrays for results, in memory of earlier arrays to which nothing refers any more.
+
+    Only one thread at a time may call methods; any thread may release arrays.
+    """
 
     __slots__ = ("_back", "_free", "_kept", "_most", "_used")
 
@@ -33,7 +36,7 @@ class Recycler:
         self._used = self._kept = self._most = 0  # bytes: in arrays now, in no array, at most in arrays so far
 
     def empty(self, shape: tuple[int, ...], dtype: Dtype) -> Array:
-        """Returns an uninitialised array. From 128 KiB on (`SMALLEST`), its address is a multiple of 64."""
+        """Returns an uninitialised NumPy array. From 128 KiB on (`SMALLEST`), its address is a multiple of 64."""
         n = math.prod(shape) * dtype.itemsize
         if n < SMALLEST:
             return np.empty(shape, dtype)
@@ -71,7 +74,7 @@ class Recycler:
 
 
 def aligned(shape: tuple[int, ...], dtype: Dtype) -> Array:
-    """Returns an uninitialised array whose address is a multiple of 64, in newly allocated memory."""
+    """Returns an uninitialised NumPy array in newly allocated memory. Its address is a multiple of 64."""
     n = math.prod(shape) * dtype.itemsize
     memory = np.empty(n + ALIGNMENT, np.uint8)
     start = -int(memory.__array_interface__["data"][0]) % ALIGNMENT

@@ -15,7 +15,7 @@ _personality.argtypes = [ctypes.c_ulong]
 
 
 def be_the_same() -> None:
-    """Switch off ASLR (random addresses of code and data) for programs that this process starts from now on.
+    """Switches off ASLR (random addresses of code and data) for all programs that this process starts from now on.
 
     Has no effect if a container forbids that.
     """

@@ -15,7 +15,10 @@ from collectives.commands.child import Child
 
 @dataclass(slots=True)
 class Failures:
-    """The ranks of a job that failed, in the order in which they ended."""
+    """The ranks of a job that failed: `own` because of an error of their own, `after_a_loss` because they lost a peer.
+
+    Both lists are in the order in which the ranks' processes ended.
+    """
 
     own: list[Child] = field(default_factory=list)
     after_a_loss: list[Child] = field(default_factory=list)
@@ -28,7 +31,7 @@ class Failures:
         (self.own if child.loss is None else self.after_a_loss).append(child)
 
     def cause(self, final: bool) -> Child | None:
-        """The rank that failed first; None if none failed, or if it is not known yet.
+        """Returns the rank that failed first; None if none failed, or if it is not known yet.
 
         `final`: decide now, even if the rank that failed first may not have ended yet.
         """

@@ -44,9 +44,9 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem that `collectives doctor` reports.
+    """A problem that `collectives doctor` found, with advice what to do about it.
 
-    `broken`: it prevents jobs from running; `hint`: it may slow jobs or surprise users. `advice`: what to do.
+    `severity`: "broken" if the problem prevents jobs from running, "hint" if it may slow jobs or surprise users.
     """
 
     severity: Literal["broken", "hint"]
@@ -56,7 +56,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report of `collectives doctor`: facts, as JSON values, and problems."""
+    """One part of the report of `collectives doctor`: its title, facts by name (as JSON values), and problems."""
 
     title: str
     facts: Mapping[str, Any]
@@ -195,7 +195,7 @@ def network(env: Environment, secret: bool) -> Section:
 
 
 def job(env: Environment) -> tuple[Section, Launch | None]:
-    """The part of the doctor's report about the launcher's environment variables, and errors in them."""
+    """The part of the report of `collectives doctor` about the launcher's environment variables, and errors in them."""
     facts: dict[str, Any] = {}
     problems = []
     names = [f"COLLECTIVES_{name}" for name in VARIABLES]
@@ -232,7 +232,7 @@ def secret(env: Environment) -> tuple[Section, bytes | None]:
 
 
 def without_password(text: str) -> str:
-    """`text` without user names and passwords: what stands between :// and @ in URLs."""
+    """Returns `text` without the user names and passwords in URLs: the text between "://" and "@"."""
     return re.sub(r"(?<=://)\S*@", "...@", text)
 
 

@@ -21,14 +21,15 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class StartError(Exception):
-    """A rank's program could not be started; the text of the error says why."""
+    """Raised if a rank's program could not be started; the text of the error says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What to start for one rank: its number, command, environment, and the cores that it may use (None: all).
+    """All that the launcher needs to start one rank's process: its command, environment and settings.
 
-    `same_addresses`: address randomisation (ASLR) is off. `reads_input`: the rank reads the launcher's standard input.
+    `cores`: the cores on which it may run; None for all. `same_addresses`: switch address randomisation (ASLR) off.
+    `reads_input`: the rank reads the launcher's standard input.
     """
 
     rank: int
@@ -41,7 +42,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a rank's process ended: exited with `code`, or killed by `signal`. `after`: seconds from start to end."""
+    """How a rank's process ended: with the exit status `code`, or killed by the signal with number `signal`.
+
+    The other one of the two is None. `after`: seconds from the start to the end of the process.
+    """
 
     code: int | None
     signal: int | None
@@ -64,7 +68,10 @@ class End:
 
 @dataclass(slots=True)
 class Child:
-    """The started process of a rank, which leads a process group of its own; `end` is None while it runs."""
+    """The started process of one rank, which leads a process group of its own. `end` is None while it runs.
+
+    `started`: when it was started, in seconds on the monotonic clock.
+    """
 
     process: Process
     popen: subprocess.Popen[bytes]
@@ -73,7 +80,10 @@ class Child:
 
     @classmethod
     def start(cls, process: Process, *, stdout: int, stderr: int) -> Child:
-        """Start the rank's `process`. `stdout`, `stderr`: file descriptors for its output. Raises StartError."""
+        """Starts the program of one rank, as `process` describes; returns an object for the started process.
+
+        `stdout`, `stderr`: file descriptors for its output. Raises StartError if the program cannot be started.
+        """
         try:
             popen = subprocess.Popen(
                 process.command,
@@ -89,12 +99,15 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The id of the process and of its process group. No other process can get this id before `reap`."""
+        """The number (pid) of the process and of its process group. No other process can get this number before `reap`.
+        """
         return self.popen.pid
 
     @property
     def loss(self) -> losses.Loss | None:
-        """The record that this rank wrote into a file when it first lost a peer; None if the rank lost no peer."""
+        """When this rank first lost a peer, and with which error, from a file that the rank wrote; None if it lost no
+        peer.
+        """
         return losses.read(self.process.environment.get(losses.VARIABLE, ""))
 
     def reap(self) -> None:
@@ -102,7 +115,10 @@ class Child:
         self.popen.wait()
 
     def poll(self) -> End | None:
-        """How the process ended; None if it still runs. An ended process stays a zombie, which keeps its id."""
+        """Returns how the process ended; None if it still runs.
+
+        An ended process stays a zombie until `reap`, so that its number (pid) is not given to another process.
+        """
         status = os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if status is None:
             return None

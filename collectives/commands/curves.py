@@ -29,10 +29,11 @@ _SAMPLE: Final = (1.04, 1.1)  # where a piece of a line is drawn beyond the axis
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A line diagram, part of a figure. `across`, `up`: the titles of its horizontal and vertical axis.
+    """One line diagram of a figure that may have several.
 
-    `lines`: the points (x, y) of each line, by name. `tick`: makes the text for a position on the horizontal axis.
-    `percent`: the vertical axis goes from 0 to 100 %; otherwise it is logarithmic.
+    `across`, `up`: the titles of the horizontal and the vertical axis. `lines`: the points (x, y) of each line, by
+    name. `tick` returns the text for a position on the horizontal axis. `percent`: the vertical axis goes from 0 to 100
+    %; otherwise it is logarithmic.
     """
 
     title: str
@@ -44,9 +45,10 @@ class Panel:
 
 
 def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
-    """Draw the diagrams `panels`, two in a row, into `file`, whose suffix (such as .svg) selects the format.
+    """Draws the diagrams `panels` into one figure, two in a row, and writes it to `file`.
 
-    Raises ImportError without matplotlib, OSError if the file cannot be written.
+    The suffix of `file`, such as .svg, selects the format. Raises ImportError without matplotlib, OSError if the file
+    cannot be written.
     """
     require()
     from matplotlib.figure import Figure
@@ -62,9 +64,9 @@ def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
 
 
 def style(number: int, count: int) -> dict[str, Any]:
-    """Matplotlib's settings for line `number` of `count` lines in a diagram.
+    """Returns Matplotlib's settings (colour, dashes, marker, width) for line `number` of `count` lines in a diagram.
 
-    The first 52 differ even without colours.
+    The first 52 styles differ even without colours.
     """
     first, last = _WIDTHS
     return {
@@ -125,9 +127,10 @@ def _names(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> No
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Returns positions from 0 to 1, at least `gap` apart if possible, each as near as possible to its `wanted` one.
+    """Places labels on an axis: returns positions from 0 to 1 that are at least `gap` apart, if there is room.
 
-    Both lists ascend. Neighbours that are too close are placed `gap` apart around the mean of their wanted positions.
+    Each position is as near as possible to the `wanted` position of the label. Both lists ascend. Neighbours that are
+    too close are placed `gap` apart around the mean of their wanted positions.
     """
     if not wanted:
         return []

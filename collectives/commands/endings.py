@@ -14,7 +14,10 @@ from collectives.commands.child import Child
 
 
 class Endings:
-    """Watches child processes for their ends. Owns a descriptor (pidfd) for each child until the child has ended."""
+    """Tells a launcher which of its child processes have ended.
+
+    Owns a descriptor (pidfd) for each child until the child has ended.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -31,9 +34,9 @@ class Endings:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def take(self) -> list[Child]:
-        """The child processes that ended since the last call, in the order in which they ended. Does not block.
+        """Returns the child processes that have ended since the last call, in the order of their ends. Does not block.
 
-        Stores in `end` of each how it ended.
+        Sets the attribute `end` of each, which says how the process ended.
         """
         found = []
         while ready := self._epoll.poll(0, max(1, len(self._children))):

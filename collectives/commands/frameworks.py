@@ -19,7 +19,9 @@ from collectives.commands.checks import Problem, Section
 
 
 class Framework(NamedTuple):
-    """A framework's module, the distributions that may contain it, and the oldest version that the library supports."""
+    """A machine learning framework: its Python module, the packages that may contain it, and the oldest supported
+    version.
+    """
 
     module: str
     distributions: tuple[str, ...]
@@ -40,7 +42,7 @@ _WAYS: Final = ("auto", "ffi", "io_callback")  # values of COLLECTIVES_JAX
 
 
 def section(env: Mapping[str, str], home: Path | None = None) -> Section:
-    """Returns the part of the doctor's report about frameworks.
+    """The part of the report of `collectives doctor` about machine learning frameworks, such as PyTorch.
 
     `home`: the directory with Keras's settings, .keras; None for the user's home.
     """

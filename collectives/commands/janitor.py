@@ -17,7 +17,10 @@ from collections.abc import Iterable
 
 
 def sweep(groups: Iterable[int], directory: str) -> None:
-    """Kill the processes left in the process groups `groups`, and remove `directory`. May be called again."""
+    """Kills the processes that are left in the process groups `groups`, and removes `directory` with its files.
+
+    May be called again.
+    """
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

@@ -32,11 +32,14 @@ PER_RANK: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The command to run, how many ranks run it, and how they find each other.
+    """What `collectives run` is asked to run: a command, on how many ranks, and how they find each other.
 
-    This host starts `ranks` processes, numbered from `first`. `size`: the ranks on all hosts; 0 means `ranks`. `store`,
-    `run_id` and `secret_file` may be empty if this host starts all ranks: then they are made for this job. `addresses`:
-    "same" switches address randomisation (ASLR) off in all ranks; "random" does not change it.
+    - `ranks`, `first`: this host starts `ranks` processes, whose ranks begin with `first`
+    - `size`: the number of ranks on all hosts; 0 means `ranks`
+    - `store`, `run_id`, `secret_file`: may be empty if this host starts all ranks; the launcher then makes them
+    - `bind`: bind each rank to cores of its own
+    - `addresses`: "same" switches address randomisation (ASLR) off in all ranks; "random" does not change it
+    - `grace`: seconds that the other ranks have to end after one has failed
     """
 
     command: Sequence[str]
@@ -55,9 +58,10 @@ class Job:
 
 
 def launch(job: Job) -> Outcome:
-    """Run the job to its end, and return how it ended. Call from the main thread.
+    """Starts all ranks of `job` on this host, waits until they have ended, and returns how the job ended.
 
-    Raises child.StartError if a program cannot be started, OSError if the temporary directory cannot be made.
+    Call it from the main thread. Raises StartError if a program cannot be started, and OSError if the temporary
+    directory cannot be made.
     """
     directory = tempfile.mkdtemp(prefix="collectives-")  # mode 0700
     try:
@@ -90,12 +94,12 @@ def _processes(job: Job, directory: Path) -> list[Process]:
 
 
 def run_id(text: str) -> str:
-    """A run id of 32 hexadecimal digits: `text` itself if it has this form, otherwise a hash of `text`."""
+    """Returns a run id of 32 hexadecimal digits: `text` itself if it has this form, otherwise a hash of `text`."""
     return text if re.fullmatch("[0-9a-f]{32}", text) else hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def chooses_threads(job: Job) -> bool:
-    """Whether the launcher sets the number of threads: there are several ranks, and OMP_NUM_THREADS is not set."""
+    """Whether the launcher sets OMP_NUM_THREADS: there are several ranks, and the user has not set it."""
     return job.ranks > 1 and "OMP_NUM_THREADS" not in {*os.environ, *job.environment}
 
 

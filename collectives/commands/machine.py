@@ -8,5 +8,5 @@ from collectives.transports.host import usable_cores
 
 
 def this_machine() -> Machine:
-    """Describes this machine, as ranks that are started here see it."""
+    """Describes this machine, with the cores that this process may use, and the version of this library."""
     return Machine.here(usable_cores(), library_version())

@@ -12,9 +12,9 @@ import click
 
 
 def load(module: str) -> None:
-    """Import the user's `module`, which registers algorithms.
+    """Imports the user's Python module, which registers algorithms of its own when it is imported.
 
-    If that fails, ClickException with the text of the error.
+    If that fails, raises ClickException with the text of the error.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")

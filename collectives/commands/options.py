@@ -31,7 +31,10 @@ class Names(_Choice):
 
 
 def picture(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Returns `value`, the path of a picture; raises BadParameter if no picture can be drawn into this file."""
+    """Checks a command-line option that is the path of a picture, and returns the path.
+
+    Raises BadParameter if no picture can be drawn into this file, for example because of its suffix.
+    """
     if value is not None:
         if value.suffix not in FORMATS:
             raise click.BadParameter(f"{str(value)!r} must end in {', '.join(FORMATS)}")

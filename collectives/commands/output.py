@@ -31,12 +31,12 @@ _COLOURS: Final = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue
 
 
 def colourful(fd: int) -> bool:
-    """Whether to use colours on `fd`: it is a terminal, and the user has not disabled colours (no-color.org)."""
+    """Whether to write colours to `fd`: it is a terminal, and the user has not disabled colours (no-color.org)."""
     return os.isatty(fd) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def mark(rank: int, width: int, colour: bool) -> bytes:
-    """The prefix of each output line of `rank`: its number, padded to `width` characters so that lines align.
+    """Returns the prefix of each output line of `rank`, such as "[3] ", padded to align with numbers of `width` digits.
 
     `colour`: whether the prefix is coloured.
     """
@@ -45,7 +45,10 @@ def mark(rank: int, width: int, colour: bool) -> bytes:
 
 
 class Sink:
-    """One destination of output: a file descriptor, left in blocking mode for its other users, and a queue of bytes."""
+    """A queue of bytes to write to one file descriptor, such as standard output, without ever blocking.
+
+    The descriptor stays in blocking mode, because other processes may use it too.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -69,7 +72,10 @@ class Sink:
         return bool(self._queue) and not self.broken
 
     def put(self, writer: object, data: bytes) -> None:
-        """Queue `data` of `writer`; if the last queued line is unfinished and not its own, end it first."""
+        """Adds `data`, output of `writer`, to the queue.
+
+        If the last queued line is unfinished and from another writer, adds a line break first.
+        """
         if self.broken:
             return
         if self._shown:
@@ -81,7 +87,7 @@ class Sink:
         self.unfinished = None if data.endswith(b"\n") else writer
 
     def show(self, writer: object, data: bytes) -> None:
-        """Show `data`, an unfinished line, on the terminal until the next call of `show` or `put` replaces it."""
+        """Shows `data`, an unfinished line, on the terminal until the next call of `show` or `put` replaces it."""
         self._queue += _ERASE + data
         self.live, self._shown = writer, True
 
@@ -90,7 +96,7 @@ class Sink:
         return self._shown
 
     def write(self) -> None:
-        """Write as much of the queue as the descriptor accepts without blocking; called when it is writable."""
+        """Writes as much of the queue as the descriptor accepts without blocking; called when it accepts data."""
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         for _ in range(32):
@@ -108,9 +114,10 @@ class Sink:
 
 
 class Stream:
-    """One rank's standard output or error, read from `fd` and written to `sink` line by line.
+    """Copies one rank's standard output or error from a pipe to `sink`, line by line.
 
-    Owns `fd`, the non-blocking read end of a pipe. `prefix` starts each line, unless it is empty.
+    `fd`: the non-blocking read end of the pipe, which this object closes at the end. `prefix` is written before each
+    line, unless it is empty.
     """
 
     def __init__(self, fd: int, sink: Sink, prefix: bytes) -> None:
@@ -123,7 +130,10 @@ class Stream:
         self._drawn = b""
 
     def read(self) -> None:
-        """Read what has arrived in the rank's pipe; at end of file, pass on an unfinished line and close the stream."""
+        """Reads what the rank has written to the pipe so far, and copies its whole lines.
+
+        At end of file, copies an unfinished line too, and closes the pipe.
+        """
         try:
             data = os.read(self.fd, READ)
         except BlockingIOError:
@@ -134,7 +144,7 @@ class Stream:
             self.close()
 
     def drain(self) -> None:
-        """Read what is in the rank's pipe, then close the stream, even if a process still has the write end open."""
+        """Copies what is left in the pipe, then closes it, even if a process still has the write end open."""
         if self.closed:
             return
         for _ in range(DRAIN // READ):  # more than pipes hold; the other end might be writing without end
@@ -161,7 +171,9 @@ class Stream:
 
     @property
     def due(self) -> float | None:
-        """When `tick` will have an unfinished line to show, on the monotonic clock; None if there is none."""
+        """The time on the monotonic clock, in seconds, at which `tick` will show an unfinished line; None if there is
+        none.
+        """
         if not self.sink.terminal or not self._held or self.sink.unfinished is not None:
             return None
         if self.sink.live not in (None, self) or self.sink.full:
@@ -171,7 +183,10 @@ class Stream:
         return self._since + REDRAW
 
     def tick(self, now: float) -> None:
-        """On a terminal, show a line that is unfinished for `REDRAW` seconds, such as a question or a progress bar."""
+        """Shows on a terminal a line that is unfinished for `REDRAW` seconds, such as a question or a progress bar.
+
+        `now`: the time on the monotonic clock.
+        """
         if (due := self.due) is None or due > now:
             return
         width = shutil.get_terminal_size().columns or 80  # a terminal that does not know its size says 0
@@ -209,9 +224,9 @@ class Stream:
 
 
 class Console:
-    """The destinations of the ranks' output and the launcher's own messages: standard output and error.
+    """Where the launcher writes its own messages and the ranks' output: its standard output and standard error.
 
-    Standard output and error share one queue (`Sink`) if they are the same file, so that lines stay whole in it.
+    If both are the same file, they share one queue, so that lines do not mix.
     """
 
     def __init__(self) -> None:

@@ -37,10 +37,11 @@ _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings that all simulations of one run of the command share.
+    """The settings that all simulations of one run of `collectives simulate` have in common.
 
-    `algorithms`: those to simulate; if empty, the one that a real group would choose. `kind`: the transport of the
-    group; if None, "shm" on one host, "tcp" on several. `here`: choose by the table calibrated on this machine.
+    - `algorithms`: those to simulate; if empty, the one that a real group would choose
+    - `kind`: the transport of the group; None for "shm" on one host, and "tcp" on several
+    - `here`: choose algorithms by the table that was measured on this machine
     """
 
     collective: str
@@ -55,9 +56,10 @@ class Setting:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
 
     def efficiency(self, one: Prediction) -> float | None:
-        """The fraction of the network cards' bandwidth (on one host: a core's) that the predicted call `one` uses.
+        """The fraction of the available bandwidth that the call with the prediction `one` uses.
 
-        None if nothing has to be moved.
+        The bandwidth is that of the network cards; on one host it is that of a core that copies data. None if the call
+        moves no data.
         """
         return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
 
@@ -79,9 +81,9 @@ class Setting:
 
 
 def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> tuple[list[Panel], dict[str, Any]]:
-    """Print a table of predicted times for each number of ranks and size.
+    """Prints a table of predicted times of a collective, for each number of ranks and each size.
 
-    `setting`: what all simulations share.
+    `setting`: the settings of all simulations. `counts`: the numbers of ranks. `all_sizes`: the sizes in bytes.
     """
     if len(counts) * len(all_sizes) * max(1, len(setting.algorithms)) > MOST_CASES:
         raise click.UsageError(f"more than {MOST_CASES} simulations")
@@ -170,9 +172,10 @@ def train(
     backward: float,
     scaling: str,
 ) -> tuple[list[Panel], dict[str, Any]]:
-    """Print the predicted times of a training step for each number of ranks.
+    """Prints a table of predicted times of a training step, for each number of ranks.
 
-    `setting`: what all simulations share. The other arguments are options of `collectives simulate`.
+    `setting`: the settings of all simulations. `counts`: the numbers of ranks. `gradients`: sizes, in the order in
+    which backpropagation computes them. The other arguments are options of `collectives simulate`.
     """
     total = sum(gradient.nbytes for gradient in gradients)
     click.echo(f"{len(gradients)} gradients of {_bytes_text(total)}, {time_text(compute)} of computing on one rank")
@@ -240,7 +243,7 @@ def _fastest(setting: Setting, ranks: int, nbytes: int) -> float:
 
 
 def time_text(value: float) -> str:
-    """`value` seconds as text, with three significant digits: in us below a millisecond, in ms below a second."""
+    """A time of `value` seconds as text with three significant digits, such as "12.5 us", "1.25 ms" or "3.00 s"."""
     unit, name = next((pair for pair in _TIMES if value >= pair[0]), _TIMES[-1])
     number = value / unit
     return f"{number:.{max(0, 3 - len(str(int(number))))}f} {name}"

@@ -13,7 +13,11 @@ from collectives.transports import verbs
 
 
 def devices(wanted: str) -> Section:
-    """The ports of this machine's RDMA devices, and what is wrong with them. `wanted`: the job's transport."""
+    """The part of the report of `collectives doctor` about RDMA: the ports of this machine's devices, and their
+    problems.
+
+    `wanted`: the transport that the job is to use.
+    """
     try:
         ports = verbs.ports()
     except TransportUnavailable as error:

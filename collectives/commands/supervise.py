@@ -44,10 +44,10 @@ TERMINATION: Final = 3.0  # seconds between SIGTERM and SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended.
+    """How a job of several ranks ended.
 
     `status`: 0, or the exit status of the first rank that failed. `ended_by`: the first signal that asked the launcher
-    to end the job, if any.
+    to end the job; None without one.
     """
 
     status: int
@@ -55,15 +55,15 @@ class Outcome:
 
 
 def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> Outcome:
-    """Run all processes of a job to their end; returns how the job ended.
+    """Starts the processes of a job, one for each rank, waits until all have ended, and returns how the job ended.
 
-    The job's status is 0, or that of the first rank that failed (128 + n for signal n). After a failure the other ranks
-    have `grace` seconds to end by themselves, then get SIGTERM, and SIGKILL `TERMINATION` seconds later. Signals that
-    ask the launcher to end (`ENDING`: SIGINT, SIGTERM, SIGHUP and SIGQUIT) and others in `FORWARDED` go to every rank's
-    process group; a second signal in `ENDING` kills the ranks. `directory` is removed at the end. Call `supervise` from
-    the main thread. `prefix`: whether each line of output begins with its rank.
+    The job's exit status is 0, or that of the first rank that failed (128 + n for signal n). After a failure the other
+    ranks have `grace` seconds to end by themselves. Then they get SIGTERM, and SIGKILL `TERMINATION` seconds later.
+    SIGINT, SIGTERM, SIGHUP and SIGQUIT (`ENDING`), and the signals in `FORWARDED`, are sent on to every rank's process
+    group. A second signal of `ENDING` kills the ranks. `directory`, for temporary files, is removed at the end.
+    `prefix`: whether each line of output begins with its rank.
 
-    Raises child.StartError.
+    Call it from the main thread. Raises StartError if a program cannot be started.
     """
     return _Supervisor(processes, directory, prefix, grace).run()
 
@@ -286,7 +286,7 @@ def _signals() -> Iterator[socket.socket]:
     """Yields a socket from which the numbers of arriving signals are read; signals ignored before stay ignored."""
 
     def nothing(number: int, frame: FrameType | None) -> None:
-        """A handler that does nothing, because Python itself writes the signal's number to the wake-up socket."""
+        """Does nothing when a signal comes, because Python itself writes the signal's number to the wake-up socket."""
 
     receiver, sender = socket.socketpair()
     receiver.setblocking(False)

@@ -34,10 +34,11 @@ LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
 
 
 def transports(wanted: str, engine: bool, ranks: int) -> Section:
-    """Try each transport between two ranks in this process; returns the part of the doctor's report about transports.
+    """The part of the report of `collectives doctor` about transports: tries each one between two ranks in this
+    process.
 
-    `wanted`: the job's transport, or "auto". `engine`: whether the C++ engine can reduce; if not, nothing is tried.
-    `ranks`: the job's number of ranks, for the size of its shared memory.
+    `wanted`: the transport that the job is to use, or "auto". `engine`: whether the C++ engine works; if not, nothing
+    is tried. `ranks`: the job's number of ranks, from which the size of its shared memory follows.
     """
     facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
     broken = []
@@ -65,9 +66,10 @@ def transports(wanted: str, engine: bool, ranks: int) -> Section:
 
 
 def store(url: str | None, key: bytes | None, launcher: str) -> Section:
-    """Test the store at `url` for the doctor's report: set, get and delete a key, within a deadline.
+    """The part of the report of `collectives doctor` about the store at `url`, through which ranks find each other.
 
-    `key`: the job's secret, None without one. `launcher`: the name of the launcher that started this process.
+    Sets, reads and deletes a key there, within a time limit. `key`: the job's secret, None without one. `launcher`: the
+    name of the launcher that started this process.
     """
     if not url:
         return Section("store", {"url": "none given: --store URL tries one"})

@@ -25,7 +25,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """Raises TypeError, with advice, if `x` is a JAX array without values, or not on a single CPU device.
+    """Raises TypeError, with advice, unless the JAX array `x` has values in the memory of a single CPU device.
 
     `name`: what the error calls `x`.
     """

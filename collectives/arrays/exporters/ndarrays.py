@@ -28,9 +28,9 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check_meaning(x: Any, name: str) -> None:
-    """Raises TypeError if `x` has a unit (astropy, unyt, pint) or a mask (numpy.ma, astropy).
+    """Raises TypeError if `x` has a physical unit (astropy, unyt, pint) or a mask (numpy.ma, astropy).
 
-    `name`: what the error calls `x`.
+    Collectives would ignore both. `name`: what the error calls `x`.
     """
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array: give {name}.filled(value), or its data")

@@ -15,9 +15,10 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 
 class Reached(NamedTuple):
-    """The memory of an object, as an array.
+    """The memory of an object, such as a tensor, as a NumPy array.
 
-    `changed`, if not None, has to be called after a write: it tells the object's library.
+    `changed`, if not None, has to be called after a write to this memory: it tells the object's library about the
+    write.
     """
 
     array: Array
@@ -25,7 +26,7 @@ class Reached(NamedTuple):
 
 
 def kind_of(x: object) -> str:
-    """Returns the type of `x` with its library, for error messages: for example "pandas.Series"."""
+    """Returns the name of the type of `x`, with its library, for error messages: for example "pandas.Series"."""
     kind = type(x)
     library = str(kind.__module__).partition(".")[0]
     return kind.__name__ if library in ("builtins", "__main__") else f"{library}.{kind.__name__}"

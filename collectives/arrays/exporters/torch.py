@@ -52,7 +52,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """Raises TypeError, with advice, if `x` has no dense memory of its own, or is nested or quantized.
+    """Raises TypeError, with advice, if the tensor `x` has no dense memory of its own, or is nested or quantized.
 
     `name`: what the error calls `x`.
     """
@@ -87,18 +87,21 @@ def check_gradient(x: Any, name: str) -> None:
 
 
 def settled(x: Any) -> Any:
-    """`x`, or a copy in which conjugation, negation and zeros that torch has put off are carried out."""
+    """Returns the tensor `x` with all operations carried out that torch has put off: conjugation, negation and zeros.
+
+    Returns `x` itself if there are none, otherwise a copy.
+    """
     if sys.modules["torch"]._is_zerotensor(x):
         return x.clone()
     return x.resolve_conj().resolve_neg()
 
 
 def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
-    """Returns an array over the memory of the tensor `x`; the array keeps `x` alive.
+    """Returns a NumPy array over the memory of the tensor `x`; the array keeps `x` alive.
 
-    `x` is contiguous, has no autograd history, and no operations that torch has put off (see `settled`). This function
-    does not call `x.numpy()`, because afterwards FullyShardedDataParallel could not resize the tensor any more. `name`:
-    what errors call `x`.
+    `x` has to be contiguous, without autograd history, and without operations that torch has put off (see `settled`).
+    This function does not call `x.numpy()`, because afterwards FullyShardedDataParallel could not resize the tensor any
+    more. `name`: what errors call `x`.
     """
     shape = tuple(x.shape)
     if not x.numel():
@@ -128,14 +131,14 @@ class _Memory:
 
 
 def is_shared(base: object) -> bool:
-    """Whether `base`, the `base` of an array from `memory`, stands for a tensor in memory that processes share."""
+    """Whether an array from `memory` is over a tensor in memory that several processes share; `base` is its `base`."""
     return isinstance(base, _Memory) and bool(base.tensor.is_shared())
 
 
 def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:
-    """Returns NumPy's dtype for the elements of the tensor `x`. Raises TypeError if there is none.
+    """Returns the NumPy dtype for the elements of the tensor `x`. Raises TypeError if there is none.
 
-    `moved`: the collective only moves the elements, so for one-byte types that NumPy lacks, the dtype is uint8. `name`:
+    `moved`: the collective only moves elements, so for one-byte types that NumPy lacks, the dtype is uint8. `name`:
     what the error calls `x`.
     """
     found = table().get(x.dtype)
