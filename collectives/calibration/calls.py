@@ -23,7 +23,10 @@ _RENEWED: Final = 8 << 20  # bytes
 
 
 class Arrays:
-    """The input and the output array of a rank, for calls to measure of up to `most` bytes among `size` ranks."""
+    """This rank's input and output array for the calls of collectives that a calibration times.
+
+    `most`: the size in bytes of the largest call. `size`: the number of ranks.
+    """
 
     def __init__(self, most: int, size: int) -> None:
         elements = max(size, most // ITEMSIZE)
@@ -32,14 +35,17 @@ class Arrays:
         self._out.fill(0)
 
     def renew(self, nbytes: int) -> Call:
-        """Returns a function that writes the first `nbytes` bytes of the input again, at most what fits a cache."""
+        """Returns a function that writes to the first `nbytes` bytes of the input, but at most to 8 MiB.
+
+        So the input is in the processor's caches, as it is in a program that has just computed it.
+        """
         return partial(self._inp[: min(nbytes, _RENEWED) // ITEMSIZE].fill, 1)
 
     def call(self, comm: Communicator, collective: str, algorithm: str, nbytes: int) -> Call:
-        """Returns a function that calls `collective` with `algorithm`, with about `nbytes` bytes of input or output.
+        """Returns a function that calls `collective` with `algorithm`, on float32 arrays of about `nbytes` bytes.
 
-        `nbytes` is the size of the larger of both. If the collective divides data among ranks, each rank's part is
-        equally large and has at least one element.
+        `nbytes` is the size of the input or output, whichever is larger. If the collective divides data among ranks,
+        each rank's part is equally large and has at least one element. Raises ValueError for an unknown collective.
         """
         part = max(1, nbytes // ITEMSIZE // comm.size)
         whole = max(1, nbytes // ITEMSIZE)

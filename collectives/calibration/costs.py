@@ -54,9 +54,10 @@ Array = npt.NDArray[np.float64]
 
 
 class Case(NamedTuple):
-    """One call of a collective, whose time is measured and predicted.
+    """One call of a collective: the simulator predicts its time, which is compared with the measured time.
 
-    `ranks` ranks on one host use at most `cores` cores of this host.
+    All `ranks` ranks are on one host, and use at most `cores` of its cores. `nbytes`: the size of a rank's input or
+    output array, whichever is larger.
     """
 
     collective: str
@@ -76,25 +77,33 @@ class Measured(NamedTuple):
 
 
 def predict(cases: Iterable[Case], costs: Costs) -> Array:
-    """Returns the seconds that the simulator predicts for each case. Faster if cases are grouped by number of ranks."""
+    """Returns the seconds that the simulator predicts for each call in `cases`, as a float64 array.
+
+    `costs`: the simulator's costs, such as latencies. Faster if cases are grouped by number of ranks.
+    """
     return np.array(
         [simulate(registry.get(c.collective, c.algorithm), c.ranks, c.nbytes, c.topology, costs).seconds for c in cases]
     )
 
 
 def errors(measured: Sequence[Measured], costs: Costs) -> Array:
-    """Returns the relative error of each predicted time: 0.1 is 10 % more than the measured time, -0.1 is 10 % less."""
+    """Returns the relative error of each time that the simulator predicts: 0.1 if it is 10 % more than the measured
+    time.
+
+    Errors are negative if predictions are too low. `costs`: the simulator's costs, such as latencies.
+    """
     seconds = np.array([m.seconds for m in measured])
     found: Array = predict((m.case for m in measured), costs) / seconds - 1
     return found
 
 
 def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float], None] | None = None) -> Costs:
-    """Returns the costs for which the logarithms of predicted and measured seconds differ least on average.
+    """Returns the simulator's costs, such as latencies, with which its predictions are nearest to measured times.
 
-    Begins at `start` and makes Gauss-Newton steps in the logarithms of costs (iteratively reweighted least squares, for
-    the least absolute differences). Costs that influence no prediction keep their values. `say` is called with the
-    fraction of the steps that are done, 0 to 1. Raises ValueError if nothing was measured.
+    They minimise the mean absolute difference between the logarithms of predicted and measured seconds. The search
+    begins at `start`, and makes Gauss-Newton steps in the logarithms of costs (iteratively reweighted least squares).
+    Costs that influence no prediction keep their values. `say` is called with the fraction of the steps that are done,
+    0 to 1. Raises ValueError if nothing was measured.
     """
     if not measured:
         raise ValueError("no costs can be found where nothing was measured")

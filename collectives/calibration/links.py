@@ -27,9 +27,10 @@ _PATIENCE: Final = 0.05  # seconds for one size; at least three round trips are 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The costs of one kind of link, in seconds: a message of n bytes takes alpha + n * beta.
+    """The costs of communication between two ranks over one transport: a message of n bytes takes alpha + n * beta
+    seconds.
 
-    A reduction of n bytes with n other bytes takes n * gamma.
+    Adding n bytes to n other bytes takes n * gamma seconds.
     """
 
     alpha: float
@@ -38,9 +39,11 @@ class Link:
 
 
 def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
-    """Measures the costs of each kind of link that rank 0 has.
+    """Measures the costs of messages over each transport that connects rank 0 with other ranks; returns them by
+    transport.
 
-    `kinds`, used only on rank 0: the kind of its link to each rank. `watch` times the calls.
+    All ranks have to call this. `kinds`: the transport from rank 0 to each rank; used on rank 0 only. `watch` times the
+    calls.
     """
     table = sorted(set(kinds) - {"self"}) if comm.rank == 0 else []
     # Rank 0 decides which rank to ping for each kind of link, and shares these rank numbers.
@@ -59,14 +62,17 @@ def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[
 
 
 def facts(links: Mapping[str, Link]) -> dict[str, str]:
-    """Returns the costs as entries for an algorithm table's file: alpha in seconds, the others in seconds per byte."""
+    """Returns the costs in `links` as texts by name, for the file of a table of algorithms.
+
+    The cost alpha is in seconds; beta and gamma are in seconds per byte.
+    """
     return {f"{kind}.{name}": f"{getattr(link, name):.4g}" for kind, link in links.items() for name in Link.__slots__}
 
 
 def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
-    """The costs of each kind of link in `values`, the entries of an algorithm table's file.
+    """Reads the costs of messages over each transport from `values`, the texts by name that `facts` made.
 
-    Skips kinds of links with a missing cost. Raises ValueError for invalid numbers.
+    Skips transports of which a cost is missing. Raises ValueError for invalid numbers.
     """
     kinds = {name.rpartition(".")[0] for name in values if name.endswith(".alpha")}
     return {

@@ -19,7 +19,7 @@ MOST_PLAYED: Final = 64  # ranks: in larger groups schedules are not played, and
 
 
 class Model:
-    """Predicts the seconds of a call with one algorithm in one group, as a function of the number of bytes."""
+    """Predicts the seconds of a call of one collective with one algorithm in one group, for any number of bytes."""
 
     def __init__(self, schedules: Sequence[Schedule], link: Link) -> None:
         """If `schedules` is empty, only measured times are used."""
@@ -32,7 +32,10 @@ class Model:
             self._per_byte = (moved * link.beta + reduced * link.gamma) / blocks
 
     def correct(self, measured: Mapping[int, float]) -> None:
-        """Make predictions agree with `measured`, seconds by number of bytes; in between, they are interpolated."""
+        """Makes predictions agree with `measured`, which has measured seconds by number of bytes.
+
+        Between these numbers of bytes, the correction is interpolated.
+        """
         points = sorted(measured.items())
         self._measured = [(log(max(1, nbytes)), log(seconds / self._plain(nbytes))) for nbytes, seconds in points]
 

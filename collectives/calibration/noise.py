@@ -23,11 +23,14 @@ SPREAD: Final = 1.6  # the slowest round of a call over its fastest: the median 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a process on one host, and all programs on its cores, did in `elapsed` seconds.
+    """What a process, and all programs on its cores, did during a measurement of `elapsed` seconds.
 
-    `cores`: the number of cores on which the process may run. `busy`: seconds that programs ran on these cores, added
-    over the cores. `stolen`: seconds that the hypervisor took from these cores. `used`: seconds that the process itself
-    ran, with its children if `Watch` includes them. `preempted`: how often the process lost its core.
+    - `host`: a number for the host
+    - `cores`: the number of cores on which the process may run
+    - `busy`: seconds that any programs ran on these cores, added over the cores
+    - `stolen`: seconds that the hypervisor took from these cores
+    - `used`: seconds that the process itself ran, with its children if `Watch` includes them
+    - `preempted`: how often the process lost its core
     """
 
     host: int
@@ -48,7 +51,7 @@ class Reading:
 
 
 class Watch:
-    """Counts what happens to this process and its cores, from the construction of the watch on.
+    """Observes how much this process, and other programs on its cores, run from now on, to judge a measurement.
 
     `children`: include the time of child processes that have ended.
     """
@@ -59,7 +62,8 @@ class Watch:
         self._start: Final = self._now()
 
     def reading(self, host: int = 0) -> Reading:
-        """Returns what was counted since this object was made. `host`: a number for this host, chosen by the caller."""
+        """Returns what was observed since this object was made. `host`: a number for this host, chosen by the caller.
+        """
         began, (busy, stolen, used, preempted) = self._start
         now, (busy_now, stolen_now, used_now, preempted_now) = self._now()
         return Reading(
@@ -80,7 +84,10 @@ class Watch:
 
 
 def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float]:
-    """Returns the seconds since boot that `cores` were busy, and those that the hypervisor took from them (steal)."""
+    """Reads from the kernel for how many seconds `cores` were busy, and for how many the hypervisor took them (steal).
+
+    Both are sums over the cores, and count from the start of the machine. They are 0 if the file `stat` cannot be read.
+    """
     try:
         lines = Path(stat).read_text().splitlines()
     except OSError:
@@ -97,11 +104,11 @@ def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/sta
 
 
 def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) -> tuple[str, ...]:
-    """Returns the reasons why a measurement was disturbed, such as other programs; empty if machines were quiet.
+    """Returns the reasons why a measurement is unreliable, such as other programs that ran; empty if there are none.
 
-    Each reason is a sentence without a full stop. `ranks`: the number of ranks on the host that has most ranks.
-    `spread`: the slowest time of a repeated call over the fastest, as a median of all calls; None if no call was
-    repeated.
+    Each reason is a sentence without a full stop. `readings`: what each rank observed. `ranks`: the number of ranks on
+    the host that has most ranks. `spread`: the slowest time of a repeated call over the fastest, as a median of all
+    calls; None if no call was repeated.
     """
     reasons = []
     hosts: dict[int, dict[int, Reading]] = {}
@@ -126,9 +133,10 @@ def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) 
 
 
 def beforehand(ranks: int, seconds: float = 0.5) -> tuple[str, ...]:
-    """Returns the reasons why this machine is not quiet before `ranks` ranks start.
+    """Returns the reasons why measurements by `ranks` ranks on this machine would be unreliable; empty if there are
+    none.
 
-    Sleeps for `seconds`, then judges what other programs did in this time.
+    Call it before the ranks start. It sleeps for `seconds`, and observes what other programs do meanwhile.
     """
     watch = Watch()
     time.sleep(seconds)

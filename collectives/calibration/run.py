@@ -36,16 +36,23 @@ Say = Callable[[str, float], None]  # called with what is being measured, and th
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How thorough a calibration is.
+    """How thorough a calibration is. It compares algorithms for each collective at several sizes, and makes a table.
 
-    `sizes`: the sizes in bytes at which the best algorithms are compared, ascending. `looks`: the sizes in bytes of the
-    first measurement, of all algorithms. `collectives`: in the order in which they are measured, as long as time is
-    left. `within`: algorithms that are slower than the fastest by more than this factor, as predicted from the first
-    measurement, are excluded. `racers`: how many algorithms are compared at a size. `to_the_end`: the last row of the
-    table applies to all larger sizes. `switch`: the gain for which the table changes the algorithm from one size to the
-    next. `stranger`: the gain for which it chooses another algorithm than the default. Both are logarithms of a ratio
-    of times. `doubt`: how many standard errors are subtracted from a gain. `sockets`: whether to measure how many
-    sockets are best for a link over TCP.
+    - `seconds`: the time limit
+    - `looks`: the sizes in bytes of the first, short measurement of all algorithms
+    - `within`: how many times as slow as the fastest an algorithm may be, as predicted from the first measurement.
+      Slower algorithms are not measured again
+    - `sizes`: the sizes in bytes at which the remaining algorithms are compared, ascending
+    - `racers`: the largest number of algorithms to compare at one size
+    - `rounds`, `iterations`: how many rounds the comparison has, and how often (at least, at most) a call is repeated
+      in a round
+    - `collectives`: in the order in which they are measured, as long as time is left
+    - `to_the_end`: the last row of the table applies to all larger sizes
+    - `switch`: how much faster another algorithm has to be, as the logarithm of a ratio of times, before the table
+      changes the algorithm from one size to the next
+    - `stranger`: the same for choosing another algorithm than the library's default
+    - `doubt`: how many standard errors are subtracted from a measured gain
+    - `sockets`: whether to measure how many TCP connections between two ranks are best
     """
 
     name: str
@@ -64,7 +71,11 @@ class Effort:
     sockets: bool = False
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
-        """A copy of this effort, limited to `seconds`, sizes up to `most` bytes, and, unless empty, `collectives`."""
+        """Returns a copy of these settings with other limits: on time, on sizes in bytes, and on the collectives to
+        measure.
+
+        If `collectives` is empty, they stay the same. `most`: the largest size.
+        """
         sizes = tuple(s for s in self.sizes if s <= most) or self.sizes[:1]
         looks = tuple(sorted({*(s for s in self.looks if s < sizes[-1]), sizes[-1]}))
         return replace(self, seconds=seconds, sizes=sizes, looks=looks, collectives=collectives or self.collectives)
@@ -105,11 +116,13 @@ QUICK: Final = Effort(
 
 
 class Outcome(NamedTuple):
-    """The result of a calibration: `table` says which algorithm to use for which sizes.
+    """The result of a calibration: `table` says which algorithm is fastest for which sizes.
 
-    `links`: costs by kind of link. `sockets`: the best number of sockets for a link over TCP, None if not measured.
-    `seconds`: how long the calibration took. `noise`: reasons why the times are unreliable. If there are any, `table`
-    is empty, unless the caller tolerates noise.
+    - `links`: costs of messages, by transport
+    - `sockets`: the best number of TCP connections between two ranks, None if not measured
+    - `seconds`: how long the calibration took
+    - `noise`: reasons why the times are unreliable. If there are any, `table` is empty, unless the caller asked to
+      tolerate them
     """
 
     table: Table
@@ -120,7 +133,7 @@ class Outcome(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the calibration has found, as entries of the file of a table of algorithms."""
+        """Notes on what the calibration has found, as texts by name, for the file of the table of algorithms."""
         reported = links.facts(self.links)
         if self.noise:
             reported["noise"] = "; ".join(self.noise)
@@ -130,11 +143,12 @@ class Outcome(NamedTuple):
 def calibrate(
     comm: Communicator, usual: Table, effort: Effort, say: Say | None = None, *, tolerant: bool = False
 ) -> Outcome:
-    """Measure the ranks of `comm`. `usual`: the algorithm table that applies without a calibration.
+    """Measures which algorithms are fastest for the ranks of `comm`. All ranks have to call this.
 
-    `say` reports progress. Stops if other programs disturb the measurement, unless `tolerant` is set. The calibration
-    synchronizes ranks by barriers and allreduces, whose algorithms `comm` chooses as usual. `effort`: how thorough the
-    calibration is. Raises the errors of collective calls.
+    `usual`: the table by which algorithms are chosen without a calibration. `effort`: how thorough the calibration is.
+    `say` is called with what is being measured, and the fraction of the time that has passed. The calibration stops if
+    other programs disturb it, unless `tolerant` is set. Ranks are synchronized by barriers and allreduces, whose
+    algorithms `comm` chooses as usual. Raises the errors of collective calls.
     """
     watch, quiet = Stopwatch(comm), _Quiet(comm, tolerant)
     over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
@@ -173,9 +187,11 @@ class _Quiet:
         self._watch = noise.Watch()
 
     def judge(self, spreads: Sequence[float]) -> tuple[str, ...]:
-        """The reasons why the measured times are unreliable, the same on every rank; empty if they are reliable.
+        """Returns the reasons why the times measured so far are unreliable, the same on every rank; empty if there are
+        none.
 
-        `spreads`: the time of the slowest round over that of the fastest, for each measurement. Every rank calls this.
+        Every rank has to call this. `spreads`: for each measurement, the time of the slowest round over that of the
+        fastest.
         """
         layout = self._comm._linked.layout
         mine = self._watch.reading(layout.hosts[self._comm.rank])
@@ -185,7 +201,11 @@ class _Quiet:
 
 
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
-    """The algorithms to compare for `collective`; those for several hosts only if one of them has several ranks."""
+    """The algorithms for `collective` that a calibration compares.
+
+    Algorithms that depend on which ranks share a host are among them only if the group has several hosts, and one of
+    these has several ranks.
+    """
     nested = comm._linked.layout.nested
     return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]
 
@@ -213,7 +233,10 @@ class _Race:
     spreads: list[float] = field(default_factory=list)  # slowest round over fastest, for each algorithm and size
 
     def run(self, collective: str, end: float) -> list[Row]:
-        """Compare the algorithms for a collective, at most until the time `end`; returns rows of the table."""
+        """Compares the algorithms for a collective, and returns rows for the table of algorithms.
+
+        `end`: when to end, in seconds since the calibration began.
+        """
         sizes = (0,) if collective == "barrier" else self.effort.sizes
         looks = (0,) if collective == "barrier" else self.effort.looks
         arrays = Arrays(sizes[-1], self.comm.size)

@@ -21,11 +21,13 @@ Losses = Mapping[str, float]  # by algorithm: logarithm of its time over that of
 def settle(
     losses: Sequence[Losses], usual: Sequence[str], switch: float = SWITCH, stranger: float = STRANGER
 ) -> list[str]:
-    """Choose an algorithm for each size so that the sum of losses and penalties is least.
+    """Chooses an algorithm for each size of a collective, from measured times, so that the sum of all penalties is
+    least.
 
-    `losses`: for each size, log(time / fastest time) by algorithm. `usual`: the library's default for each size. The
-    penalty `switch` is added for each change of algorithm from one size to the next, and `stranger` for each size with
-    another algorithm than the default. An algorithm that was not measured at a size is not chosen there.
+    `losses`: for each size, log(time / fastest time) by algorithm; this is the penalty for choosing it. `usual`: the
+    library's default algorithm for each size. The penalty `switch` is added for each change of algorithm from one size
+    to the next. The penalty `stranger` is added for each size with another algorithm than the default. Only algorithms
+    that were measured at a size are chosen for it.
     """
     best: dict[str, tuple[float, list[str]]] = {}
     for here, default in zip(losses, usual, strict=True):
@@ -47,11 +49,11 @@ def rows(
     times: Sequence[Mapping[str, float]],
     to_the_end: bool,
 ) -> list[Row]:
-    """Rows of the algorithm table: one for each series of consecutive `sizes` with the same algorithm in `chosen`.
+    """Returns rows for the table of algorithms: one for each series of `sizes` with the same algorithm in `chosen`.
 
     The border between two rows is near the geometric mean of the measured sizes on both sides. With `to_the_end` the
-    last row applies to all larger sizes. Otherwise it ends at the border that one more, larger size would give.
-    `times`: for each size, the seconds of each algorithm. `situation`: the properties of the measured group.
+    last row applies to all larger sizes. Otherwise it ends where the next border would be if the series of sizes
+    continued. `times`: for each size, the seconds of each algorithm. `situation`: the properties of the measured group.
     """
     found: list[Row] = []
     first = 0
@@ -80,7 +82,7 @@ def rows(
 
 
 def border(below: int, above: int) -> int:
-    """A round number near the geometric mean of `below` and `above`, or `below` if `above` is not larger than it."""
+    """Returns a round number of bytes near the geometric mean of two sizes; `below` itself if `above` is not larger."""
     if above <= below:
         return below
     mean = sqrt(max(1, below) * above)

@@ -27,10 +27,11 @@ _ROUNDS: Final = 5
 
 @contextmanager
 def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[Communicator]:
-    """Yield `comm`, or a communicator of the same ranks with more sockets for each link if more sockets are faster.
+    """A context manager that yields a communicator of the same ranks with the best number of TCP connections.
 
-    `nbytes`: size of the largest array that the calibration measures. If the user has set the number of sockets, the
-    result is `comm`. Every rank calls this. `watch` times the calls.
+    It measures whether more than one TCP connection between two ranks is faster; if not, it yields `comm` itself. It
+    also yields `comm` if the user has set the number. All ranks have to call this. `nbytes`: the size of the largest
+    array that the calibration measures. `watch` times the calls.
     """
     nbytes = min(nbytes, LARGEST)
     with ExitStack() as opened:
@@ -50,9 +51,10 @@ def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[C
 
 
 def fewest(seconds: Times) -> int:
-    """The index of the smallest number of sockets that is nearly as fast as the best number.
+    """Returns the index of the smallest number of TCP connections that is nearly as fast as the best number.
 
-    `seconds` has a row for each round, and a column for each number of sockets, in ascending order.
+    `seconds` has a row for each round of the measurement, and a column for each number of connections, in ascending
+    order.
     """
     best = 0
     for column in range(1, seconds.shape[1]):

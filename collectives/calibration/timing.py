@@ -22,10 +22,10 @@ Times: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class Stopwatch:
-    """Measures the time of calls on one communicator.
+    """Measures how long calls on one communicator take, as the maximum over all ranks.
 
-    `spent`: seconds from construction to the end of the last measurement, as the maximum over all ranks. `pause`: mean
-    seconds between two timed calls in the last measurement, including the barrier.
+    `spent`: seconds from the construction of this object to the end of the last measurement. `pause`: mean seconds
+    between two timed calls in the last measurement, including the barrier.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -34,11 +34,12 @@ class Stopwatch:
         self.spent = self.pause = 0.0
 
     def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int, renew: Call | None = None) -> Times:
-        """Time `calls` in turn, in `rounds` rounds; returns the median seconds of each call in each round.
+        """Times each of `calls` repeatedly; returns the median seconds of each call in each round, with shape (rounds,
+        calls).
 
-        In each round every call has one turn, in which it is repeated as often as its entry of `iterations` says. A
-        turn begins with an untimed call, because the call before it has filled the caches with other data. There is a
-        barrier before each timed call. `renew`, if given, writes the input anew before this barrier.
+        In each round, one call after the other is repeated as often as its item of `iterations` says. Before that, it
+        is called once without timing, because the call before it has filled the caches with other data. There is a
+        barrier before each timed call. `renew`, if given, is called before this barrier, and writes the input again.
         """
         most = max(iterations)
         times = np.full((rounds, len(calls), most), -1.0)
@@ -72,9 +73,10 @@ class Stopwatch:
         return found
 
     def fitting(self, expected: Sequence[float], budget: float, rounds: int, bounds: tuple[int, int]) -> list[int]:
-        """How often to repeat each call in a round, so that all rounds together take `budget` seconds.
+        """Returns how often to repeat each call in a round, so that all rounds together take `budget` seconds.
 
-        All calls get the same time. `expected`: seconds of each call. `bounds`: the fewest and the most repetitions.
+        All calls get the same time. `expected`: the expected seconds of each call. `bounds`: the fewest and the most
+        repetitions.
         """
         fewest, most = bounds
         share = budget / max(1, len(expected)) / rounds

@@ -27,9 +27,9 @@ _JOINED: Final = 1
 
 
 class Channel:
-    """What all exchanges of gradients on one communicator share; made by the function `channel`.
+    """A duplicate of a communicator, on which ranks exchange the gradients of training; made by the function `channel`.
 
-    Every rank calls the methods in the same order, from one thread at a time.
+    All ranks have to call its methods in the same order, from one thread at a time.
     """
 
     def __init__(self, parent: Communicator) -> None:
@@ -50,10 +50,10 @@ class Channel:
 
     @property
     def comm(self) -> Communicator:
-        """The duplicate of the user's communicator, so that exchanges do not interfere with the user's calls.
+        """The duplicate of the user's communicator, so that gradients are not confused with the user's own calls.
 
-        The duplicate is made at the first use, in which all ranks have to take part. Raises Aborted once the user's
-        communicator is closed.
+        It is made at the first use, in which all ranks have to take part. Raises Aborted if the user's communicator is
+        closed.
         """
         parent = self._parent()
         if parent is None or parent.closed:
@@ -64,7 +64,8 @@ class Channel:
             return self._own
 
     def agree(self, plan: Plan, step: int, timeout: float | None) -> None:
-        """Return when every rank has called this with an equal `plan`, or has called `join`.
+        """Returns when every rank has called this with an equal `plan` (which gradients it sends, and how), or called
+        `join`.
 
         `step`: the number of the training step. Every rank raises DesyncError if plans differ.
         """
@@ -76,9 +77,11 @@ class Channel:
             self._settle(everyones, plan.pack(), timeout)
 
     def join(self, timeout: float | None = None) -> int:
-        """Take part in other ranks' exchanges, with zeros and without sparse rows, until every rank has called `join`.
+        """For a rank without data left: takes part in the gradient exchanges of other ranks until all ranks have called
+        `join`.
 
-        Returns the rank that called it last; the highest rank if several called it at the same time.
+        It contributes zeros, and no rows to sparse gradients. Returns the rank that called `join` last; if several
+        called it at the same time, the highest of them.
         """
         comm = self.comm
         rounds = 0
@@ -126,7 +129,10 @@ _lock: Final = threading.Lock()
 
 
 def channel(comm: Communicator) -> Channel:
-    """The `Channel` of `comm`, the same object at every call. Nothing is sent before the channel is used."""
+    """Returns the duplicate of `comm` for exchanges of gradients, the same object at every call.
+
+    Nothing is sent before the object is used.
+    """
     with _lock:
         return _channels.setdefault(comm, Channel(comm))
 
@@ -134,7 +140,11 @@ def channel(comm: Communicator) -> Channel:
 def reduce(
     comm: Communicator, plan: Plan, bucket: Bucket, arrays: Sequence[Array], timeout: float | None
 ) -> list[Array]:
-    """Reduces `arrays`, a bucket's dense gradients in the dtypes that are sent, over all ranks; returns new arrays."""
+    """Reduces the dense gradients of `bucket` over all ranks, and returns the results as new arrays.
+
+    `arrays`: this rank's gradients, in the dtypes in which they are sent. `plan` says by which op each one is reduced.
+    `timeout`: in seconds.
+    """
     ops = [plan.wire(place).op for place in bucket.dense]
     found: dict[int, Array] = {}
     for op in sorted(set(ops)):
@@ -144,13 +154,18 @@ def reduce(
 
 
 def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:
-    """All ranks' rows of each sparse gradient in `rows`, as new arrays; and how many bytes this rank sent."""
+    """Gathers all ranks' rows of each sparse gradient in `rows`, as new arrays; also returns how many bytes this rank
+    sent.
+    """
     message = sparse.pack(rows)
     return sparse.unpack(comm.allgatherv(message, timeout=timeout), rows, comm.size), message.nbytes
 
 
 def located(error: BaseException, where: str) -> BaseException:
-    """An error of the same type, with `where` before its message; errors from outside this library stay unchanged."""
+    """Returns an error of the same type as `error`, whose message begins with `where`.
+
+    Returns `error` itself if it is not from this library.
+    """
     reported = f"{where}: {error}"
     if isinstance(error, PeerLost):
         return PeerLost(reported, error.ranks)

@@ -36,9 +36,9 @@ _EXTENDED: Final = {  # dtypes that NumPy knows by name only
 
 
 class Codec(NamedTuple):
-    """How objects of `type` are encoded: `parts` converts one to supported types, and `made` converts it back.
+    """How objects of `type` are encoded as bytes: `parts(object)` returns supported objects that describe it.
 
-    `made` raises an error if it cannot use what it is given.
+    `made(parts)` makes the object again on another rank, and raises an error if that is impossible.
     """
 
     type: type
@@ -51,7 +51,10 @@ _names: Final[dict[type, str]] = {}
 
 
 def register(name: str, codec: Codec) -> None:
-    """Encode objects of `codec.type`, but not of its subclasses, by `codec`. Every rank has to use the same `name`."""
+    """From now on, encode objects of the type `codec.type`, but not of its subclasses, as `codec` says.
+
+    `name` identifies the type in the encoded bytes, so every rank has to use the same name.
+    """
     _codecs[name] = codec
     _names[codec.type] = name
 
@@ -82,9 +85,9 @@ register("time", Codec(time, _naive, lambda p: time.fromisoformat(p[0]).replace(
 
 
 def encode(obj: Any) -> bytes:
-    """The object as bytes.
+    """Encodes the object `obj` as bytes, without pickle.
 
-    TypeError if its type is unsupported, ValueError if it is nested too deeply or contains itself.
+    Raises TypeError if its type is unsupported, ValueError if it is nested too deeply or contains itself.
     """
     out = bytearray()
     _put(out, obj, 0)
@@ -168,7 +171,7 @@ def _put_array(out: bytearray, array: Any, tag: bytes) -> None:
 
 
 def decode(data: bytes) -> Any:
-    """The object from which `encode` made `data`. Raises DesyncError for invalid bytes."""
+    """Returns the object that `encode` has encoded as `data`. Raises DesyncError for invalid bytes."""
     reader = _Reader(data)
     try:
         found = reader.object(0)

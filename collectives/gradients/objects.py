@@ -18,11 +18,12 @@ _REFUSED: Final = -1
 
 
 def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float | None = None) -> Any:
-    """The root's object, on every rank; `obj` is ignored on the other ranks.
+    """Returns the object `obj` of rank `root` on every rank; `obj` is ignored on the other ranks.
 
-    Supported types: None, bool, int, float, complex, str, bytes, NumPy arrays and scalars; lists, tuples, dicts and
-    sets of these, up to 100 levels deep; the standard library's numbers, dates and times. The types stay the same on
-    every rank. For any other object the root raises TypeError, and the other ranks raise Aborted.
+    Supported are None, bool, int, float, complex, str, bytes, NumPy arrays and scalars; the standard library's numbers,
+    dates and times; and lists, tuples, dicts and sets of all these, up to 100 levels deep. Each keeps its type. For any
+    other object the root raises TypeError, and the other ranks raise Aborted. `timeout`: in seconds; None for the
+    communicator's own.
     """
     root = check_rank(root, comm.size, "root_rank")
     refusal: TypeError | ValueError | None = None
@@ -42,7 +43,10 @@ def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float
 
 
 def allgather_object(comm: Communicator, obj: Any, timeout: float | None = None) -> list[Any]:
-    """Every rank's object, in rank order. `broadcast_object` describes supported objects and errors."""
+    """Returns a list of every rank's object `obj`, in rank order.
+
+    `broadcast_object` describes which objects are supported, and the errors for others.
+    """
     refusal: TypeError | ValueError | None = None
     data = b""
     try:
@@ -59,7 +63,10 @@ def allgather_object(comm: Communicator, obj: Any, timeout: float | None = None)
 
 
 def gathered(comm: Communicator, mine: bytes, lengths: list[int], timeout: float | None) -> list[bytes]:
-    """The bytes `mine` of every rank, in rank order; `lengths` has the number of bytes of each rank."""
+    """Gathers the bytes `mine` of every rank; returns them as a list in rank order.
+
+    `lengths` has the number of bytes of each rank, and has to be the same on all ranks.
+    """
     whole = comm.allgatherv(np.frombuffer(mine, np.uint8), timeout=timeout).tobytes()
     ends = np.cumsum(lengths).tolist()
     return [whole[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]

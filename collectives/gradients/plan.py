@@ -25,10 +25,11 @@ KINDS: Final[tuple[Kind, ...]] = ("dense", "sparse", "none")
 
 
 class Entry(NamedTuple):
-    """One variable's gradient, as a plan describes it.
+    """The properties of one variable's gradient that ranks compare before they exchange gradients.
 
-    `shape` is the variable's shape, but for a sparse gradient the first extent is UNKNOWN. `indices` is the dtype of a
-    sparse gradient's row numbers. For a missing gradient, `kind` is "none", and `dtype` and `shape` are empty.
+    - `kind`: "dense", "sparse", or "none" for a missing gradient, which has no dtype and shape
+    - `shape`: the shape of the variable; for a sparse gradient the first extent is UNKNOWN (-1)
+    - `indices`: the dtype of a sparse gradient's row numbers
     """
 
     name: str
@@ -39,7 +40,9 @@ class Entry(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether the gradient's shape, without the number of rows if it is sparse, is known before the step runs."""
+        """Whether the shape of the gradient is known before the training step runs, except for a sparse gradient's row
+        count.
+        """
         return UNKNOWN not in self.shape[self.kind == "sparse" :]
 
     def __str__(self) -> str:
@@ -50,7 +53,8 @@ class Entry(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Gradients that are exchanged together. `dense` and `sparse` have their indices in `Plan.entries`."""
+    """Gradients that are exchanged together; `dense` and `sparse` contain their positions in the list `Plan.entries`.
+    """
 
     number: int
     dense: tuple[int, ...]
@@ -59,10 +63,11 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One exchange of gradients among `size` ranks. Plans are compared by their `digest`, which excludes names.
+    """Which gradients the `size` ranks exchange in a training step, in which order, and how they are sent.
 
-    `buckets` are in the order in which they are sent. There is always a bucket, even if it is empty, so that ranks
-    always compare plans.
+    `entries` describe the gradients. `buckets` (gradients that are sent together) are in the order in which they are
+    sent. There is at least one bucket, which may be empty, so that ranks always compare their plans. They compare the
+    hash `digest`, which does not depend on the names of variables.
     """
 
     rules: Rules
@@ -72,12 +77,14 @@ class Plan:
 
     @cached_property
     def wires(self) -> tuple[Wire | None, ...]:
-        """The wire format of each gradient (dtype that is sent, op, and factors); None for those that are not sent."""
+        """For each gradient, how it is sent: dtype, op, and factors; None for gradients that are not sent."""
         return _wires(self.rules, self.entries, self.size)
 
     @cached_property
     def digest(self) -> tuple[int, int]:
-        """A 128-bit hash of the plan, as two signed integers: equal plans have equal hashes, others very likely not."""
+        """A 128-bit hash of the plan, as two signed 64-bit integers, by which ranks find out whether their plans are
+        equal.
+        """
         # Without bucket_bytes: only its effect has to be the same on every rank, and `buckets` shows that.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
         reported = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))
@@ -85,7 +92,7 @@ class Plan:
         return int.from_bytes(found[:8], "little", signed=True), int.from_bytes(found[8:16], "little", signed=True)
 
     def wire(self, place: int) -> Wire:
-        """The wire format (dtype that is sent, op, factors) of gradient number `place`, which must not be missing."""
+        """How gradient number `place` is sent: dtype, op, and factors. The gradient must not be missing."""
         found = self.wires[place]
         assert found is not None
         return found
@@ -98,9 +105,9 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
-    """The plan for an exchange of the gradients that `entries` describe, among `size` ranks.
+    """Decides how to exchange the gradients that `entries` describe, among `size` ranks; returns a `Plan`.
 
-    TypeError or ValueError if an option in `rules` does not fit an entry.
+    Raises TypeError or ValueError if an option in `rules` does not fit a gradient.
     """
     wires = _wires(rules, entries, size)
     # If an entry's shape is unknown, its size is too: all entries go into one bucket.
@@ -159,7 +166,7 @@ _SHOWN: Final = 4  # differences in a message; the first one mostly explains all
 
 
 def differences(plans: dict[int, Plan]) -> str:
-    """The differences between the ranks' plans, as text for an error: options first, then variables by number."""
+    """Describes, for an error message, how the ranks' plans differ: options first, then variables by number."""
     found = []
     same = len({plan.buckets for plan in plans.values()}) == 1
     for rule in asdict(next(iter(plans.values())).rules):

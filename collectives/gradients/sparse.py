@@ -20,16 +20,20 @@ _WORD: Final = 8  # bytes: each part of a message begins at a multiple, where an
 
 
 class Rows(NamedTuple):
-    """A sparse gradient: `values[i]` belongs to row `indices[i]` of the variable. A row may occur several times."""
+    """A sparse gradient of a variable, such as an embedding: `values[i]` belongs to row `indices[i]` of the variable.
+
+    A row may occur several times; its values are then added up.
+    """
 
     indices: Array
     values: Array
 
 
 def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
-    """A message with the sparse gradients `entries`: the number of rows of each, then their indices and values.
+    """Encodes the sparse gradients `entries` as one message, an array of uint8.
 
-    Each part begins at a multiple of 8 bytes.
+    It contains the number of rows of each gradient, then their indices and values. Each part begins at a multiple of 8
+    bytes.
     """
     counts = np.array([len(entry.indices) for entry in entries], np.int64)
     parts = [counts, *(np.ascontiguousarray(array) for entry in entries for array in entry)]
@@ -44,9 +48,11 @@ def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
 
 
 def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) -> list[Rows]:
-    """The rows of all ranks for each sparse gradient, from `everyones`: the messages that `pack` made, in rank order.
+    """Decodes `everyones`, the messages of all ranks that `pack` made, in rank order; returns all rows of each
+    gradient.
 
-    `like`: this rank's gradients, which have the dtypes and shapes of rows. DesyncError for invalid bytes.
+    `like`: this rank's gradients, which have the dtypes and shapes of rows. `size`: the number of ranks. Raises
+    DesyncError for invalid bytes.
     """
     joined: list[list[Rows]] = [[] for _ in like]
     start = 0

@@ -24,7 +24,10 @@ OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod"
 
 
 def check_options(missing: str, error_feedback: bool, compression: Compression | None) -> None:
-    """Raises ValueError if these options of a gradient exchange are invalid; `Rules` checks the other options."""
+    """Raises ValueError if these options for the exchange of gradients are invalid.
+
+    The class `Rules` checks the other options.
+    """
     if missing not in ("error", "zero"):
         raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
     if error_feedback and compression is None:
@@ -35,7 +38,15 @@ def check_options(missing: str, error_feedback: bool, compression: Compression |
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The user's options for an exchange of gradients, the same on every rank. ValueError for invalid options."""
+    """The user's options for the exchange of gradients, which have to be the same on every rank.
+
+    - `op`: "average", "sum", "min", "max" or "prod"
+    - `compression`: "fp16" or "bf16" to send float32 and float64 in 16 bits, None to keep the dtype
+    - `bucket_bytes`: the largest size of a bucket, gradients that are sent together
+    - `prescale`, `postscale`: factors for gradients before, and for results after the reduction
+
+    Raises ValueError for invalid options.
+    """
 
     op: str = "average"
     compression: Compression | None = None
@@ -54,15 +65,19 @@ class Rules:
 
     @property
     def additive(self) -> bool:
-        """Whether `op` adds: then ranks without data can send zeros, and sparse gradients can be sent as rows."""
+        """Whether `op` adds gradients ("average" or "sum").
+
+        Only then can ranks without data take part with zeros, and sparse gradients be sent as rows.
+        """
         return self.op in ("avg", "sum")
 
 
 class Wire(NamedTuple):
-    """How a gradient `x` is sent: as (x * before).astype(dtype), reduced by `op`.
+    """How a gradient `x` is sent: as (x * before).astype(dtype), which is reduced over all ranks by `op`.
 
-    The result is converted back to `source`, the dtype of `x`, and multiplied by `after`. Multiplication is done in
-    `source`; but integers are multiplied in float64 and rounded towards 0.
+    The reduced gradient is converted back to `source`, the dtype of `x`, and multiplied by `after`. Multiplication is
+    done in `source`; but integers are multiplied in float64 and rounded towards 0. For a sparse gradient, `op` is
+    "join": rows are concatenated.
     """
 
     source: Dtype
@@ -73,9 +88,10 @@ class Wire(NamedTuple):
 
 
 def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:
-    """How gradients of dtype `source` are sent: dtype, op and factors.
+    """Decides how gradients of dtype `source` are sent: in which dtype, with which op and factors.
 
-    TypeError or ValueError if op and dtype don't fit together.
+    `rules`: the user's options. `size`: the number of ranks. `sparse`: whether the gradient is sparse. `name`: what
+    errors call the gradient. Raises TypeError or ValueError if op and dtype do not fit together.
     """
     floating = source in _FLOATS
     if rules.op == "avg" and not floating:

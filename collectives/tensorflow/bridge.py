@@ -30,16 +30,16 @@ _watchers: Final[list[list[BaseException]]] = []
 
 
 class Spec(NamedTuple):
-    """The tf.DType of a result that is not computed yet, and the result's shape as far as it is known."""
+    """The dtype (a tf.DType) of a tensor that is not computed yet, and its shape as far as it is known."""
 
     dtype: Any
     shape: Any = None
 
 
 def for_sessions() -> bool:
-    """Whether new operations are added to a TensorFlow 1 graph.
+    """Whether TensorFlow operations that are made now are added to a TensorFlow 1 graph, which a session runs.
 
-    Of such a graph, a session runs only the operations that it is asked for, and those on which they depend.
+    A session runs only those operations of the graph that the user asks for, and those on which they depend.
     """
     return not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
 
@@ -52,14 +52,16 @@ def call(
     *,
     alone: bool = False,
 ) -> list[Any]:
-    """Call `function` with `tensors` as NumPy arrays, and return its results as tensors.
+    """Calls `function` with `tensors` as NumPy arrays, and returns its results as tensors.
 
-    In eager execution the function runs at once, and its errors are raised as instances of a class of `tf.errors` too.
-    In a traced graph an operation calls the function, and the caller of the graph gets errors as
-    tf.errors.UnknownError; see `typed_errors`. NotImplementedError in a graph for XLA, which cannot call Python.
-    `name`: of the operation. `results`: the dtypes and shapes of the results, for a graph. With `alone`, in a
-    TensorFlow 1 graph, the operation does not wait for operations added before it, and later operations do not wait for
-    it. If `results` is empty in a graph, the returned list contains the operation.
+    In eager execution the function runs at once. Its errors are raised with their own types, which are then also
+    classes of `tf.errors`. In a traced graph an operation named `name` calls the function, and whoever runs the graph
+    gets errors as tf.errors.UnknownError; see `typed_errors`.
+
+    `results`: the dtypes and shapes of the results, for a graph. If `results` is empty in a graph, the returned list
+    contains the operation. With `alone`, in a TensorFlow 1 graph, the operation does not wait for operations that were
+    added before it, and later ones do not wait for it. Raises NotImplementedError in a graph for XLA, which cannot call
+    Python.
     """
     if tf.executing_eagerly():
         views = [_view(tensor) for tensor in tensors]

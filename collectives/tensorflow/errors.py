@@ -36,7 +36,10 @@ _FITTING: Final[dict[type[BaseException], tuple[type[Exception], int]]] = {
 
 
 def as_tensorflow(error: E) -> E:
-    """`error` as an instance also of the matching class of `tf.errors`; other libraries' errors stay unchanged."""
+    """Returns `error` as an instance of both its own type and the matching class of `tf.errors`.
+
+    Errors that are not from this library are returned unchanged.
+    """
     fitting = next((found for ours, found in _FITTING.items() if isinstance(error, ours)), None)
     code = tf.errors.UNKNOWN if fitting is None else fitting[1]
 

@@ -29,7 +29,7 @@ from collectives.tensorflow.residuals import Residuals
 
 
 class Span(NamedTuple):
-    """When the exchange of a bucket began and ended, in seconds of time.monotonic()."""
+    """When the exchange of one bucket of gradients began and ended, in seconds of time.monotonic()."""
 
     bucket: int
     started: float
@@ -37,19 +37,21 @@ class Span(NamedTuple):
 
 
 class GradientExchange:
-    """A callable that gets this rank's gradients and returns their reduction over all ranks.
+    """A function object: called with this rank's gradients in each training step, it returns them reduced over all
+    ranks.
 
-    `op`: "average", "sum", "min", "max", "prod". `compression`: "fp16" or "bf16" halves the bytes of float32 on the
-    wire; with `error_feedback` the rounding error is added to the gradients of the next step. `bucket_bytes`: gradients
-    are exchanged in buckets of at most this size. Sparse gradients stay sparse (all ranks' rows are concatenated),
-    unless `sparse_as_dense`.
-
-    `missing`: with "error", a gradient that is None on every rank stays None; None on only some ranks is an error on
-    all ranks. With "zero" each None is replaced by zeros of its variable's shape.
-
-    Gradients are multiplied by `prescale` before the reduction, and results by `postscale`. `timeout`: in seconds; None
-    uses the communicator's timeout. `comm`: None uses the communicator that `collectives.init` made. `name` appears in
-    error messages. `record` adds the start and end of each bucket's exchange to the attribute `timeline`.
+    - `op`: "average", "sum", "min", "max" or "prod"
+    - `compression`: "fp16" or "bf16" sends float32 and float64 gradients in 16 bits
+    - `error_feedback`: with `compression`, add the rounding error of a gradient to the gradient of the next step
+    - `bucket_bytes`: gradients are exchanged in buckets of at most this size
+    - `sparse_as_dense`: make sparse gradients dense. By default they stay sparse, and all ranks' rows are concatenated
+    - `missing`: with "error", a gradient that is None on every rank stays None; None on only some ranks is an error on
+      all ranks. With "zero" each None is replaced by zeros of its variable's shape
+    - `prescale`, `postscale`: factors for gradients before, and for results after the reduction
+    - `timeout`: in seconds; None for the communicator's timeout
+    - `comm`: None for the communicator that `collectives.init` made
+    - `name`: appears in error messages
+    - `record`: add the start and end of each bucket's exchange to the attribute `timeline`
     """
 
     def __init__(
@@ -88,13 +90,16 @@ class GradientExchange:
 
     @property
     def steps(self) -> int:
-        """The number of training steps whose gradients have been exchanged; equal to the attribute `calls`."""
+        """The number of training steps whose gradients have been exchanged; the attribute `calls` has the same value.
+        """
         return self.calls
 
     def raise_error(self, from_: BaseException | None = None) -> None:
-        """Raise the first error since the last successful exchange, with its own type; return if there is none.
+        """Raises the first error since the last successful exchange of gradients, with its own type; returns if there
+        is none.
 
-        `from_`: the exception that becomes the error's cause.
+        TensorFlow itself reports such an error only as tf.errors.UnknownError. `from_`: the exception that becomes the
+        error's cause.
         """
         if self.error is not None:
             raise as_tensorflow(self.error) from from_
@@ -260,7 +265,10 @@ def _concrete(plan: Plan, arrays: Sequence[Array]) -> Plan:
 
 
 def entry(gradient: Any, variable: Any) -> Entry:
-    """The properties of a gradient and its variable (each may be None) that ranks compare before an exchange."""
+    """Returns the properties of a gradient that ranks compare before they exchange gradients.
+
+    `gradient` and its `variable` may each be None.
+    """
     name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "")
     if gradient is None:
         return Entry(name, "none")

@@ -16,7 +16,10 @@ _CURES = (
 
 
 def tensor_of(x: Any, what: str) -> Any:
-    """`x` as a dense tensor of numbers or bools. TypeError, whose message begins with `what`, for any other object."""
+    """Returns `x` as a dense tensor of numbers or bools.
+
+    Raises TypeError for any other object; the message begins with `what`.
+    """
     for kind, name, cure in _CURES:
         if isinstance(x, kind):
             raise TypeError(f"{what}: {name} has no one block of memory that could travel: give {cure}")
@@ -40,12 +43,12 @@ def tensor_of(x: Any, what: str) -> Any:
 
 
 def gradient_of(x: Any) -> Any:
-    """The gradient `x` as a dense tensor: if it is sparse, its rows are added to zeros."""
+    """Returns the gradient `x` as a dense tensor: if it is sparse, its rows are added to zeros."""
     return tf.convert_to_tensor(x)
 
 
 def scaled(x: Any, factor: float) -> Any:
-    """`x` times `factor`. Integers are multiplied in float64 and rounded towards 0, as Horovod does."""
+    """Returns `x * factor`. Integers are multiplied in float64 and rounded towards 0, as in Horovod."""
     if factor == 1:
         return x
     if x.dtype.is_integer:

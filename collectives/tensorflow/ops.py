@@ -37,10 +37,11 @@ def allreduce(
     timeout: float | None = None,
     name: str = "",
 ) -> Any:
-    """The reduction of all ranks' tensors, which have the same shape and dtype.
+    """Returns the reduction by `op` of all ranks' tensors, which have to have the same shape and dtype.
 
-    `op`: "average", "sum", "min", "max", "prod"; only "average" and "sum" have gradients. tf.IndexedSlices stay sparse:
-    all ranks' rows are concatenated. The other arguments and the errors are those of `GradientExchange`.
+    `op`: "average", "sum", "min", "max" or "prod"; TensorFlow can differentiate only "average" and "sum".
+    tf.IndexedSlices stay sparse: all ranks' rows are concatenated. The other arguments and the errors are those of
+    `GradientExchange`.
     """
     return grouped_allreduce(
         [tensor],
@@ -66,7 +67,10 @@ def grouped_allreduce(
     timeout: float | None = None,
     name: str = "",
 ) -> list[Any]:
-    """`allreduce` of several tensors, of any shapes and dtypes, which are joined into buckets."""
+    """Runs an `allreduce` of each of several tensors, of any shapes and dtypes; returns the results as a list.
+
+    Small tensors are joined into buckets, which are reduced together.
+    """
 
     def exchanged(*given: Any) -> list[Any]:
         exchange = GradientExchange(
@@ -97,7 +101,8 @@ def grouped_allreduce(
 
 @_plain
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Every rank's `tensor`, concatenated along the first axis in rank order; only this axis may differ in length.
+    """Returns every rank's `tensor`, concatenated along the first axis in rank order; only this axis may differ in
+    length.
 
     ValueError for a 0-d tensor. DesyncError on every rank if dtypes or the lengths of other axes differ.
     """
@@ -127,7 +132,10 @@ def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float |
 def broadcast(
     tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: float | None = None, name: str = ""
 ) -> Any:
-    """The root's `tensor`, on every rank; the tensors of the other ranks have its shape and dtype."""
+    """Returns the `tensor` of rank `root_rank`, on every rank.
+
+    Tensors have to have the same shape and dtype on all ranks.
+    """
     found = default.default(comm)
     root = check_rank(root_rank, found.size, "root_rank")
     way = channel(found)
@@ -154,9 +162,10 @@ def broadcast(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: float | None = None, name: str = ""
 ) -> Any:
-    """This rank's rows of the reduced tensor; if the rows do not divide evenly, the first ranks get one row more.
+    """Reduces all ranks' tensors by `op`, and returns this rank's rows of the result.
 
-    `op`: "average", "sum", "min", "max" or "prod". ValueError for any other op, and for a 0-d tensor.
+    If the number of ranks does not divide the number of rows, the first ranks get one row more. `op`: "average", "sum",
+    "min", "max" or "prod". ValueError for any other op, and for a 0-d tensor.
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {', '.join(map(repr, OPS))}, not {op!r}")
@@ -196,8 +205,8 @@ def alltoall(
 ) -> Any:
     """Sends rows of `tensor` to each rank; returns the received rows, in rank order.
 
-    With `splits`, splits[i] rows are sent to rank i, and the result is a pair: the rows, and the number of rows from
-    each rank. Without `splits` every rank gets the same number of rows, and the result is a tensor. ValueError if
+    With `splits`, splits[i] rows are sent to rank i, and a pair is returned: the rows, and the number of rows from each
+    rank. Without `splits` every rank gets the same number of rows, and only the rows are returned. ValueError if
     `splits` does not match the number of rows.
     """
     way = channel(default.default(comm))
@@ -237,7 +246,7 @@ def alltoall(
 
 @_plain
 def barrier(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Wait until every rank has called `barrier`; in a tf.function, add an operation that waits.
+    """Waits until every rank has called `barrier`; in a tf.function, adds an operation that waits.
 
     In a TensorFlow 1 graph, returns this operation, which a session has to run; otherwise returns None.
     """
@@ -253,7 +262,8 @@ def barrier(*, comm: Communicator | None = None, timeout: float | None = None, n
 
 @_plain
 def join(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """For a rank without data left: contribute zeros to other ranks' allreduces until every rank has called `join`.
+    """For a rank without data left: takes part in the allreduces of other ranks, with zeros, until all ranks have
+    called `join`.
 
     This includes the allreduces of gradients. Returns the rank that called `join` last, as an int64 tensor. Averages
     still divide by the number of all ranks. `timeout`: seconds for each training step of the other ranks. DesyncError

@@ -13,15 +13,20 @@ from collectives.gradients.wire import Wire
 
 
 class Residuals:
-    """The rounding errors of compressed gradients, each in a tf.Variable that is made at the first step."""
+    """The rounding errors of compressed gradients, which are added to the gradients of the next training step.
+
+    Each is a tf.Variable, made at the first step.
+    """
 
     def __init__(self) -> None:
         self._kept: Final[dict[tuple[int, tuple[int, ...]], Any]] = {}
 
     def encoded(self, place: int, tensor: Any, wire: Wire) -> Any:
-        """The compressed tensor to send for gradient number `place`: `tensor` plus the rounding error kept for it.
+        """Returns the compressed tensor to send for gradient number `place`, and keeps its rounding error for the next
+        step.
 
-        `wire`: the dtype and the factor with which it is sent. ValueError if the shape of `tensor` is not known.
+        `tensor`: the gradient, to which the rounding error of the step before is added. `wire`: the dtype and the
+        factor with which it is sent. ValueError if the shape of `tensor` is not known.
         """
         if not tensor.shape.is_fully_defined():
             raise ValueError(f"error_feedback needs gradients of known shape, but that of {place} is {tensor.shape}")

@@ -16,12 +16,12 @@ from collectives.tensorflow.exchange import GradientExchange
 
 
 class DistributedGradientTape:
-    """Used as `with DistributedGradientTape() as tape:`, or wraps a tf.GradientTape that has recorded already.
+    """A tf.GradientTape whose method `gradient` returns gradients that are reduced over all ranks.
 
-    `gradient` returns the gradients reduced over all ranks, in the structure of its sources. `options` are those of
-    `GradientExchange`. Instead of `comm` and `options`, an `exchange` may be given. Error feedback needs an exchange
-    that outlives the tape, because the exchange keeps the rounding errors. If `gradtape` is None, a tf.GradientTape is
-    made with `persistent` and `watch_accessed_variables`.
+    Use `with DistributedGradientTape() as tape:`, or pass a tf.GradientTape that has recorded already. `options` are
+    those of `GradientExchange`. Instead of `comm` and `options`, an `exchange` may be given. `error_feedback` needs an
+    exchange that is used in several steps, because the exchange keeps the rounding errors. If `gradtape` is None, a
+    tf.GradientTape is made with `persistent` and `watch_accessed_variables`.
     """
 
     def __init__(
@@ -68,9 +68,10 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """The gradients that the wrapped tape computes, reduced over all ranks.
+        """Returns the gradients of `target` with respect to `sources`, reduced over all ranks, in the structure of
+        `sources`.
 
-        The errors are those of `GradientExchange`.
+        The arguments are those of tf.GradientTape.gradient, and the errors those of `GradientExchange`.
         """
         flat = tf.nest.flatten(sources)
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
@@ -82,8 +83,8 @@ class DistributedGradientTape:
 def allreduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any] | None = None, comm: Communicator | None = None, **options: Any
 ) -> list[Any]:
-    """Reduce gradients (tensors, tf.IndexedSlices or None) over all ranks.
+    """Reduces gradients (tensors, tf.IndexedSlices or None) over all ranks; returns them as a list.
 
-    `options`: arguments of `GradientExchange`.
+    `variables`: the variable of each gradient, if known. `options`: arguments of `GradientExchange`.
     """
     return GradientExchange(comm, **options)(gradients, variables)

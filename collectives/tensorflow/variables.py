@@ -32,11 +32,11 @@ encoding.register("tensorflow.Tensor", encoding.Codec(EagerTensor, lambda x: x.n
 def broadcast_variables(
     variables: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: float | None = None
 ) -> Any:
-    """Set every rank's variables, in any nest of lists and dicts, to the values on the root.
+    """Sets every rank's variables to the values that they have on rank `root_rank`.
 
-    Variables are TensorFlow's or Keras's. DesyncError, on every rank, if ranks' variables differ in number, dtype or
-    shape; TypeError for an unsupported dtype, like strings. In a TensorFlow 1 graph, returns the operation that a
-    session has to run; otherwise returns None.
+    `variables`: variables of TensorFlow or Keras, in any nest of lists and dicts. DesyncError, on every rank, if ranks'
+    variables differ in number, dtype or shape; TypeError for an unsupported dtype, like strings. In a TensorFlow 1
+    graph, returns the operation that a session has to run; otherwise returns None.
     """
     found = default.default(comm)
     root = check_rank(root_rank, found.size, "root_rank")
@@ -65,14 +65,17 @@ def broadcast_variables(
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, *, comm: Communicator | None = None, timeout: float | None = None
 ) -> Any:
-    """The root's object, on every rank; the arguments of other ranks are ignored.
+    """Returns the object `obj` of rank `root_rank` on every rank; the `obj` of other ranks is ignored.
 
-    None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of these, nested to
-    any depth, keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
+    None, bool, int, float, complex, str, bytes, arrays and tensors are supported, and lists, tuples, dicts and sets of
+    them. Each keeps its type. TypeError on the root for any other object, and Aborted on the other ranks.
     """
     return objects.broadcast_object(channel(default.default(comm)).comm, obj, root_rank, timeout)
 
 
 def allgather_object(obj: Any, *, comm: Communicator | None = None, timeout: float | None = None) -> list[Any]:
-    """Every rank's object, in rank order. `broadcast_object` describes supported objects and errors."""
+    """Returns a list of every rank's object `obj`, in rank order.
+
+    `broadcast_object` describes which objects are supported, and the errors for others.
+    """
     return objects.allgather_object(channel(default.default(comm)).comm, obj, timeout)
