@@ -20,10 +20,10 @@ from collectives.native.errors import Aborted
 
 
 class Channel:
-    """The duplicate of a communicator, and what is known about its use in compiled functions.
+    """A duplicate of a communicator, for collectives inside functions that JAX compiles.
 
-    `comm` is the duplicate. Only collectives inside compiled functions use it, on XLA's threads, one at a time.
-    `agreed` contains hashes of those trees of arrays whose names, shapes and dtypes were found equal on all ranks.
+    `comm` is the duplicate. Only compiled functions use it, on XLA's threads, one at a time. `agreed` contains hashes
+    of the trees of arrays (pytrees) whose names, shapes and dtypes were found equal on all ranks.
     """
 
     __slots__ = ("__weakref__", "_owner", "agreed", "comm", "name", "rank", "size")
@@ -37,7 +37,7 @@ class Channel:
         self.agreed: Final[set[bytes]] = set()
 
     def check(self) -> None:
-        """Raise Aborted if the user has closed the communicator from which this duplicate was made."""
+        """Raises Aborted if the user has closed the communicator of which this is a duplicate."""
         owner = self._owner()
         if owner is None or owner.closed:
             self.comm.close()
@@ -54,9 +54,9 @@ _channels: Final[weakref.WeakKeyDictionary[Communicator, Channel]] = weakref.Wea
 
 
 def channel_of(comm: Communicator | None) -> Channel:
-    """The `Channel` of `comm`, its duplicate for compiled functions; None means the one of `collectives.init`.
+    """Returns the duplicate of `comm` for compiled functions; it is made at the first call for `comm`.
 
-    All ranks have to make the first call for a communicator together, because it makes the duplicate.
+    All ranks have to make this first call together. None stands for the communicator that `collectives.init` made.
     """
     owner = default(comm)
     found = _channels.get(owner)

@@ -14,7 +14,7 @@ from jax._src import effects as _effects
 
 
 class CollectiveEffect(_effects.Effect):
-    """The JAX effect of communicating with other ranks, which keeps collectives in the order of the program."""
+    """The JAX effect of communicating with other ranks; because of it, JAX keeps collectives in the program's order."""
 
     def __repr__(self) -> str:  # part of JAX's messages, e.g. if a function runs on several devices
         return "collectives.jax: one device per process"
@@ -34,13 +34,14 @@ for _set in (
 
 
 def wait() -> None:
-    """Block until the collectives that this thread dispatched are done; raises JaxRuntimeError if one failed."""
+    """Blocks until the collectives that this thread has dispatched are done; raises JaxRuntimeError if one failed."""
     token = _dispatch.runtime_tokens.current_tokens.get(COLLECTIVE)
     if token is not None:
         token.block_until_ready()
 
 
 def forget() -> None:
-    """Discard JAX's tokens that order collectives after a collective that failed, because these would fail as well."""
+    """Discards the JAX tokens that order collectives after one that failed, because otherwise these would fail as well.
+    """
     _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
     _dispatch.runtime_tokens.output_runtime_tokens.clear()

@@ -18,7 +18,7 @@ from collectives.jax import _effect
 
 
 class Failure(NamedTuple):
-    """An error in a compiled function, and the text that XLA was given for it."""
+    """An error of a collective in a compiled function, and the text about it that was passed to XLA."""
 
     error: BaseException
     text: str
@@ -28,7 +28,10 @@ _latest: list[Failure] = []
 
 
 def keep(error: BaseException, where: str) -> str:
-    """Keep `error` as the latest one; returns the text for XLA: `where` it occurred, the error's type, and its text."""
+    """Stores `error`, which `last_error` then returns; returns a text about it, to be passed to XLA.
+
+    The text consists of `where` the error occurred, its type and its message.
+    """
     text = f"{where}: {type(error).__name__}: {error}"
     error.__traceback__ = error.__context__ = error.__cause__ = None
     _latest[:] = [Failure(error, text)]
@@ -36,7 +39,7 @@ def keep(error: BaseException, where: str) -> str:
 
 
 def last_error() -> BaseException | None:
-    """The error of the collective that failed last inside a compiled function, or None.
+    """Returns the error of the collective that failed last inside a compiled function; None if none has failed.
 
     JAX reports such an error only as a `jax.errors.JaxRuntimeError`. This function returns the original: for example a
     `PeerLost`, whose `ranks` are the lost ranks, or a `DesyncError`.
@@ -46,14 +49,14 @@ def last_error() -> BaseException | None:
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """A context, or decorator, in which errors of collectives have their own types instead of only JaxRuntimeError.
+    """A context manager, or decorator, in which collectives raise errors of their own types, not only JaxRuntimeError.
 
         with collectives.jax.typed_errors():
             train()          # raises e.g. PeerLost, DesyncError or OpTimeout
 
-    At its end, the context waits for the collectives that were dispatched inside, so that their errors are raised here.
-    The errors are also instances of JaxRuntimeError, so existing handlers still catch them. After an error, functions
-    that use another communicator can be called at once.
+    At its end, it waits for the collectives that were dispatched inside, so that their errors are raised here. The
+    errors are instances of JaxRuntimeError too, so existing handlers still catch them. After an error, functions that
+    use another communicator can be called at once.
     """
     try:
         yield
@@ -67,7 +70,7 @@ def typed_errors() -> Iterator[None]:
 
 
 def as_jax(error: E) -> E:
-    """`error` as an instance of both its own type and jax.errors.JaxRuntimeError.
+    """Returns `error` as an instance of both its own type and jax.errors.JaxRuntimeError.
 
     Errors that are not from this library are returned unchanged.
     """
@@ -75,7 +78,7 @@ def as_jax(error: E) -> E:
 
 
 def recover() -> None:
-    """Make later collectives independent of one that has failed; called before JAX first uses a communicator."""
+    """Lets later collectives run although an earlier one has failed; called before JAX first uses a communicator."""
     if _latest:
         try:
             _effect.wait()

@@ -24,7 +24,8 @@ from collectives.native.errors import DesyncError
 class Call(NamedTuple):
     """A collective in a compiled function, with its communicator, and the shapes and dtypes of operands and results.
 
-    `names`: the operands' paths in their tree of arrays; None if the operand is a single array.
+    `names`: the paths of the operands in their pytree (tree of arrays); None if the operand is a single array. `reads`:
+    shapes and dtypes of the operands. `writes`: those of the results.
     """
 
     kind: Kind
@@ -41,7 +42,7 @@ _lock: Final = threading.Lock()
 
 
 def number_of(call: Call) -> int:
-    """The number by which compiled functions refer to `call` when they call `run_views`."""
+    """Returns a number for `call`, which compiled functions contain and pass to `run_views`."""
     with _lock:
         number = _numbers.setdefault(call, len(_calls))
         if number == len(_calls):
@@ -50,9 +51,9 @@ def number_of(call: Call) -> int:
 
 
 def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryview]) -> str | None:
-    """Run the call to which `number_of` gave this number, on XLA's buffers; returns None, or the text of its error.
+    """Runs the collective with this number on XLA's buffers; returns None, or the text of its error.
 
-    `reads` are the buffers of the operands, `writes` those of the results.
+    `number`: from `number_of`. `reads` are the buffers of the operands, `writes` those of the results.
     """
     call = _calls[number]
     results = [np.ndarray(shape, dtype, view) for (shape, dtype), view in zip(call.writes, writes, strict=True)]
@@ -62,7 +63,10 @@ def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryv
 
 
 def run_arrays(call: Call, *operands: Any) -> tuple[Array, ...]:
-    """Run `call` on these arrays, and return its results. If it fails, RuntimeError with the text of the error."""
+    """Runs the collective `call` on copies of these arrays, and returns its results as new arrays.
+
+    If it fails, raises RuntimeError with the text of the error.
+    """
     reads = [np.asarray(x, order="C") for x in operands]
     if call.kind.in_place:
         reads = results = [x.copy() for x in reads]

@@ -25,28 +25,36 @@ Bind: TypeAlias = "Callable[[Kind, Sequence[Any]], list[Any]]"
 
 
 class Kind(Protocol):
-    """A collective with its parameters, such as op or root. Hashable, so that JAX recognizes equal collectives."""
+    """A collective with its parameters, such as op or root, and all that JAX has to know about it.
+
+    It is hashable, so that JAX recognizes equal collectives.
+    """
 
     name: ClassVar[str]
     in_place: ClassVar[bool]  # results overwrite operands: `run` gets the same arrays for both
 
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
-        """The shapes and dtypes of the results on `size` ranks. ValueError or TypeError for invalid operands."""
+        """Returns the shapes and dtypes of the collective's results on `size` ranks.
+
+        Raises ValueError or TypeError for invalid operands.
+        """
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        """Run the collective on the operands `reads`, and write its results to `writes`.
+        """Runs the collective on `comm`, with the operands `reads`, and writes its results to `writes`.
 
-        All arrays are contiguous, and used by nothing else until this returns. Raises the errors of `comm`.
+        All arrays are contiguous, and used by nothing else until this method returns. Raises the errors of `comm`.
         """
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
-        """The cotangents of the operands, from `cotangents`, which are those of the results; for derivatives.
+        """For derivatives: returns the cotangents of the operands, computed from the cotangents of the results.
 
         `bind` runs or traces another collective. Only for linear collectives, which `check_linear` accepts.
         """
 
     def batch_axes(self, axis: int) -> tuple[int, int]:
-        """For an operand whose batch axis in vmap is `axis`: where to move this axis, and the result's batch axis."""
+        """For jax.vmap, where `axis` is an operand's batch axis: where to move this axis, and the batch axis of the
+        result.
+        """
 
     def __hash__(self) -> int: ...
 
@@ -102,7 +110,7 @@ class ReduceScatter:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """The sum of all ranks' operands on rank `root`, zeros on other ranks: the transpose of a broadcast."""
+    """The sum of all ranks' operands on rank `root`, and zeros on other ranks: the transpose of a broadcast."""
 
     root: int
     name: ClassVar[str] = "reduce"
@@ -196,7 +204,7 @@ class Alltoall:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A barrier that returns its operands: computations that use the results run after the barrier."""
+    """A barrier that returns its operands, so that computations that use the returned arrays run after the barrier."""
 
     name: ClassVar[str] = "barrier"
     in_place: ClassVar[bool] = True
@@ -263,7 +271,7 @@ class Recv:
 
 
 def check_linear(kind: Kind) -> None:
-    """Raise TypeError if the collective has no derivative, because it is not linear."""
+    """Raises TypeError if the collective has no derivative, because it is not linear."""
     op = kind.op if isinstance(kind, Allreduce | ReduceScatter) else "sum"
     if op not in ("sum", "avg"):
         raise TypeError(

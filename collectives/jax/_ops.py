@@ -30,25 +30,26 @@ from collectives.jax._primitive import bind
 
 
 def allreduce(x: Any, op: str = "sum", *, comm: Communicator | None = None, bucket_bytes: int = BUCKET) -> Any:
-    """The reduction over all ranks of `x`: an array or a tree of arrays, of the same shapes and dtypes on all ranks.
+    """Returns the reduction by `op` of `x` over all ranks, bitwise equal on all ranks.
 
-    op: sum prod min max avg band bor bxor land lor lxor. Only sum and avg have derivatives; each is its own transpose.
-    Small arrays of a tree are joined into buckets of `bucket_bytes` bytes. Results are bitwise equal on all ranks.
-    Arrays of dtype float0, which jax.grad returns for integers, are returned unchanged.
+    `x`: an array or a pytree (tree of arrays), with the same shapes and dtypes on all ranks. `op`: sum prod min max avg
+    band bor bxor land lor lxor. Only sum and avg have derivatives; each is its own transpose. Small arrays of a pytree
+    are joined into buckets of `bucket_bytes` bytes, which are reduced together. Arrays of dtype float0, which jax.grad
+    returns for integers, are returned unchanged.
     """
     return _mapped(Allreduce(op, bucket_bytes), x, comm)
 
 
 def allgather(x: Any, *, comm: Communicator | None = None) -> Any:
-    """Every rank's `x`, stacked in rank order: an array of shape (size, *x.shape).
+    """Returns every rank's `x`, stacked in rank order: an array of shape (size, *x.shape).
 
-    `x` has the same shape and dtype on all ranks. The transpose, for derivatives, is reduce_scatter with sum.
+    `x` has to have the same shape and dtype on all ranks. The transpose, for derivatives, is reduce_scatter with sum.
     """
     return _mapped(Allgather(), x, comm)
 
 
 def broadcast(x: Any, root: int = 0, *, comm: Communicator | None = None) -> Any:
-    """The `x` of rank `root`, on every rank; all ranks pass an `x` of the same shape and dtype.
+    """Returns the `x` of rank `root` on every rank. All ranks have to pass an `x` of the same shape and dtype.
 
     The transpose, for derivatives, is the sum on rank `root`, and zeros on the other ranks.
     """
@@ -56,7 +57,7 @@ def broadcast(x: Any, root: int = 0, *, comm: Communicator | None = None) -> Any
 
 
 def reduce_scatter(x: Any, op: str = "sum", *, comm: Communicator | None = None) -> Any:
-    """This rank's block of rows of the reduction over all ranks: shape (x.shape[0] / size, *x.shape[1:]).
+    """Reduces `x` over all ranks by `op`, and returns this rank's rows: shape (x.shape[0] / size, *x.shape[1:]).
 
     `size` is the number of ranks; ValueError if it does not divide `x.shape[0]`. Only sum and avg have derivatives; the
     transpose is allgather, divided by `size` for avg.
@@ -65,7 +66,7 @@ def reduce_scatter(x: Any, op: str = "sum", *, comm: Communicator | None = None)
 
 
 def alltoall(x: Any, *, comm: Communicator | None = None) -> Any:
-    """Send block i of `x` to each rank i; returns the received blocks, in order of their senders.
+    """Sends block i of `x` to rank i; returns the received blocks, in the order of the ranks that sent them.
 
     The blocks are equal parts of the first axis: ValueError if the number of ranks does not divide `x.shape[0]`. The
     transpose, for derivatives, is alltoall itself.
@@ -74,16 +75,15 @@ def alltoall(x: Any, *, comm: Communicator | None = None) -> Any:
 
 
 def barrier(token: Any = None, *, comm: Communicator | None = None) -> Any:
-    """Return `token`, any tree of arrays, once every rank has called this and has computed its own token.
+    """Waits until every rank has called `barrier` and has computed its `token`, any pytree; returns `token`.
 
-    A computation that has to run after the barrier must use the returned token. Later collectives need not: they run
-    after the barrier anyway.
+    A computation that has to run after the barrier must use the returned token. Collectives run after it in any case.
     """
     return _mapped(Barrier(), token, comm, check=False)
 
 
 def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
-    """Send the array `x` to rank `dest`, which calls `recv`. Has no derivative.
+    """Sends the array `x` to rank `dest`, which has to call `recv`. Has no derivative.
 
     If two ranks exchange arrays, one of them has to receive first.
     """
@@ -91,7 +91,8 @@ def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
 
 
 def recv(like: Any, source: int, *, comm: Communicator | None = None) -> Any:
-    """The array that rank `source` sends, of the shape and dtype of `like`. Its derivative is zero.
+    """Returns the array that rank `source` sends, which has to have the shape and dtype of `like`. Its derivative is
+    zero.
 
     `like` is an array, whose values are not used, or a jax.ShapeDtypeStruct.
     """

@@ -35,10 +35,11 @@ collective_p.multiple_results = True
 
 
 def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: Sequence[Any]) -> list[Any]:
-    """Run the collective `kind` on the arrays `operands`, or trace it.
+    """Runs the collective `kind` on the arrays `operands`; inside a function that JAX traces, adds it to the traced
+    function.
 
-    `names`: the paths of the operands in their tree of arrays; None for a single array. `channel`: the communicator to
-    use.
+    `channel`: the communicator to use. `names`: the paths of the operands in their pytree (tree of arrays); None for a
+    single array.
     """
     return list(collective_p.bind(*operands, kind=kind, channel=channel, names=names))
 
@@ -48,7 +49,7 @@ def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: 
 
 @functools.cache
 def how() -> Literal["ffi", "io_callback"]:
-    """How compiled functions call this library: "ffi" or "io_callback", chosen once in a process.
+    """Returns how compiled functions call this library: "ffi" or "io_callback". It is decided once in a process.
 
     "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers in place.
     "io_callback": through JAX's own callbacks, which copy the arrays. "io_callback" is used, with a warning, if the

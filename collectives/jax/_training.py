@@ -20,27 +20,29 @@ from collectives.jax._ops import allreduce, broadcast
 def allreduce_gradients(
     gradients: Any, op: str = "avg", *, comm: Communicator | None = None, bucket_bytes: int = BUCKET
 ) -> Any:
-    """The average (or another reduction `op`) of all ranks' gradients: a tree with the structure of `gradients`.
+    """Returns the average (or another reduction `op`) of all ranks' gradients, in the structure of `gradients`, a
+    pytree.
 
-    Small arrays of the tree are joined into buckets of `bucket_bytes` bytes. If ranks pass different trees, every rank
-    raises a DesyncError that names the arrays that differ.
+    Small arrays are joined into buckets of `bucket_bytes` bytes, which are reduced together. If ranks pass different
+    pytrees, every rank raises a DesyncError that names the arrays that differ.
     """
     return allreduce([gradients], op, comm=comm, bucket_bytes=bucket_bytes)[0]
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
-    """The `parameters` of rank `root_rank`, returned on every rank.
+    """Returns the `parameters` (a pytree) of rank `root_rank` on every rank.
 
-    Call it when training starts, and after loading a checkpoint. If ranks pass different trees, every rank raises a
+    Call it when training starts, and after loading a checkpoint. If ranks pass different pytrees, every rank raises a
     DesyncError that names the arrays that differ.
     """
     return broadcast([parameters], root_rank, comm=comm)[0]
 
 
 def average_metrics(metrics: Any, weight: Any = 1.0, *, comm: Communicator | None = None) -> Any:
-    """The weighted average of all ranks' metrics: a tree like `metrics`, of floating-point arrays.
+    """Returns the weighted average of all ranks' metrics, in the structure of `metrics`, a pytree of floating-point
+    arrays.
 
-    Pass this rank's number of samples as `weight` if ranks have different numbers of samples.
+    `weight`: this rank's number of samples, if ranks have different numbers of samples.
     """
     weight = jnp.asarray(weight, jnp.float32)
     scaled = jax.tree.map(lambda metric: jnp.asarray(metric) * weight, metrics)
@@ -51,8 +53,8 @@ def average_metrics(metrics: Any, weight: Any = 1.0, *, comm: Communicator | Non
 def average_parameters(parameters: Any, step: Any = 0, every: int = 1, *, comm: Communicator | None = None) -> Any:
     """Local SGD: returns the average of all ranks' parameters if `every` divides `step`, else this rank's parameters.
 
-    `step` is the number of the current step, from 1, equal on all ranks: an int, or an array inside compiled functions.
-    Arrays of integers and booleans in the tree are not averaged.
+    `parameters` is a pytree; its arrays of integers and booleans are not averaged. `step` is the number of the current
+    step, from 1, equal on all ranks: an int, or an array inside compiled functions.
     """
     if every < 1:
         raise ValueError(f"every is {every}: it has to be 1 or more")

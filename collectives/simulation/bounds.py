@@ -10,9 +10,10 @@ from collectives.simulation.topology import Topology
 
 
 def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) -> float:
-    """The fewest bytes that the busiest host has to send or receive; if there is one host, those of its busiest rank.
+    """The fewest bytes that any algorithm for the collective makes the busiest host send or receive.
 
-    `nbytes`: the size in bytes of the larger of a rank's input and output arrays.
+    If all ranks are on one host, those of the busiest rank. `nbytes`: the size in bytes of a rank's input or output
+    array, whichever is larger.
     """
     per_host = min(topology.ranks_per_host, ranks)
     hosts = -(-ranks // topology.ranks_per_host)
@@ -27,10 +28,10 @@ def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) ->
 def efficiency(
     collective: str, ranks: int, nbytes: int, seconds: float, topology: Topology, costs: Costs
 ) -> float | None:
-    """The least time that bandwidth allows, divided by the predicted time `seconds`.
+    """The shortest time that bandwidth allows for a collective, divided by its predicted time `seconds`.
 
     The bandwidth is that of a host's network cards; if there is one host, that of a core that copies through shared
-    memory. None if nothing has to be moved.
+    memory. None if no data has to be moved.
     """
     least = least_bytes(collective, ranks, nbytes, topology)
     pace = costs.bandwidth * topology.cards if ranks > topology.ranks_per_host else costs.inside_bandwidth

@@ -55,7 +55,7 @@ _RATE: Final = re.compile(_NUMBER + r"([kKMGT]|[KMG]i|)(bit|B|)(?:/s|ps)?")
 
 
 def seconds(text: str) -> float:
-    """The time in seconds for a text like "2us", "1.5ms", "300ns". ValueError for other texts."""
+    """Reads a time from a text such as "2us", "1.5ms" or "300ns"; returns it in seconds. ValueError for other texts."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a time: write 300ns, 2us, 1.5ms or 1s")
@@ -63,7 +63,7 @@ def seconds(text: str) -> float:
 
 
 def rate(text: str, may_be_none: bool = False) -> float:
-    """The bytes, or bytes per second, for a text like "12.5GB", "100Gbit", "8GB/s", "128KiB".
+    """Reads a number of bytes, or of bytes per second, from a text such as "12.5GB", "100Gbit", "8GB/s" or "128KiB".
 
     k, K, M, G and T are powers of 1000; Ki, Mi and Gi are powers of 1024. ValueError for other texts, and for 0 unless
     `may_be_none`.
@@ -77,9 +77,9 @@ def rate(text: str, may_be_none: bool = False) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs of links and reductions, each of which the module's docstring explains.
+    """The simulator's model of hardware and library: latencies, overheads and bandwidths of messages and reductions.
 
-    Units are seconds, bytes and bytes per second. ValueError for invalid values.
+    Units are seconds, bytes and bytes per second. Raises ValueError for invalid values.
     """
 
     latency: float = 2e-6
@@ -110,11 +110,12 @@ class Costs:
                 raise ValueError(f"{name} cannot be {value!r}")
 
     def to_text(self) -> str:
-        """The costs as text, with a line for each cost, which `from_text` parses."""
+        """Writes the simulator's costs as text, one on each line, which `from_text` can read."""
         return "".join(f"{name} = {getattr(self, name)!r}{'s' * (name in _TIMED)}\n" for name in NAMES)
 
     def holding(self, nbytes: float) -> Costs:
-        """A copy of the simulator's costs for arrays of `nbytes` bytes in total on each core.
+        """A copy of the simulator's costs, with the bandwidths that apply if each core works on `nbytes` bytes of
+        arrays.
 
         The more of these arrays fits into the core's cache, the higher are the bandwidths inside the host.
         """
@@ -125,9 +126,9 @@ class Costs:
         return replace(self, **{name: getattr(self, name) / pace for name in names})
 
     def with_(self, name: str, value: str) -> Costs:
-        """A copy of the costs in which the cost `name` is set to `value`, a text such as "2us".
+        """A copy of the simulator's costs in which the cost `name` is set to `value`, a text such as "2us".
 
-        ValueError for an invalid value, and for an unknown name; the error then lists the known names.
+        Raises ValueError for an invalid value, and for an unknown name; the error then lists the known names.
         """
         if name not in NAMES:
             raise ValueError(f"there is no cost {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
@@ -138,7 +139,10 @@ class Costs:
 
     @classmethod
     def from_text(cls, text: str) -> Costs:
-        """The costs that `text` describes. ValueError, which names the line, for an invalid cost."""
+        """Reads the simulator's costs from `text`, one on each line.
+
+        Raises ValueError, which names the line, for an invalid cost.
+        """
         found = cls()
         for number, line in enumerate(text.splitlines(), 1):
             content = line.partition("#")[0].strip()

@@ -20,20 +20,24 @@ Array = npt.NDArray[Any]
 
 
 class Played(NamedTuple):
-    """The result of a simulation: seconds until all steps are done, and the number of rounds with messages."""
+    """The result of a simulated collective: the seconds until all ranks are done, and the number of rounds of messages.
+    """
 
     seconds: float
     rounds: int
 
 
 class MismatchError(ValueError):
-    """A message has no receiver, a step has no message to receive, or steps wait for each other in a cycle."""
+    """Raised if the simulated ranks cannot complete: a message has no receiver, a receive no message, or steps
+    deadlock.
+    """
 
 
 class Everyone:
-    """All steps of all ranks of a group, in arrays. Sizes are in blocks, the parts of a buffer.
+    """Simulates all ranks of a group; the steps of all ranks are in arrays, one item for each step.
 
-    Families, sets of ranks with the same steps, count ranks from the root: rank `root` of the group is their rank 0.
+    `found`: sets of ranks with the same steps. `size`: the number of ranks. In `found`, ranks are counted from the
+    root, so that the root is 0. Sizes of messages are in blocks, the parts of a buffer.
     """
 
     def __init__(self, found: Sequence[Family], ranks: Ranks, root: int = 0) -> None:
@@ -97,9 +101,9 @@ class Everyone:
         self._first_message = _starts(self._sender, self.rank.size)
 
     def play(self, network: Network, unit: float) -> Played:
-        """Simulate the steps on `network`, with blocks of `unit` bytes.
+        """Simulates all steps on `network`, with blocks of `unit` bytes; returns the time and the number of rounds.
 
-        MismatchError if steps wait for each other in a cycle.
+        Raises MismatchError if steps wait for each other in a cycle.
         """
         count = self.rank.size
         nbytes, missing = self.blocks * unit, self._missing.copy()

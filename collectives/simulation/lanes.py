@@ -71,9 +71,10 @@ class _Mark:
 
 
 class Lanes:
-    """All steps of the ranks of a family (ranks with the same steps); the first `lanes` ranks are simulated.
+    """Simulates a group in which all ranks have the same steps, by simulating only its first `lanes` ranks.
 
-    Sizes are in blocks, the parts of a buffer.
+    `family`: the ranks, with their steps. `size`: the number of ranks. Sizes of messages are in blocks, the parts of a
+    buffer.
     """
 
     def __init__(self, family: Family, ranks: Ranks, lanes: int) -> None:
@@ -108,7 +109,7 @@ class Lanes:
         return max((sum(self.shapes[t].peers for t in tasks) for tasks in self.rounds), default=0) * self.lanes
 
     def play(self, network: Network, unit: float) -> Played:
-        """Simulate the steps on `network`, with blocks of `unit` bytes."""
+        """Simulates the steps on `network`, with blocks of `unit` bytes; returns the time and the number of rounds."""
         run = _Run(self, network, unit)
         number, end = 0, len(self.rounds)
         while number < end:
@@ -235,9 +236,9 @@ class _Run:
                 self._times.pop(task, None)
 
     def forward(self, number: int) -> int:
-        """The next round of messages to simulate: `number`, or a later round if the rounds between are skipped.
+        """Returns the number of the round of messages to simulate next: `number`, or a later round.
 
-        Rounds are skipped if they are repetitions whose times follow from those of the last repetition.
+        Rounds are skipped if they repeat earlier rounds, so that their times follow from the times of these.
         """
         if number >= len(self._all.rounds):
             return number

@@ -27,11 +27,11 @@ _SIDE_BY_SIDE: Final = 32  # the first requests of each queue are served for all
 
 
 class Resource:
-    """Many resources of one kind, such as cores; each serves requests to move or reduce data slice by slice.
+    """Hardware of one kind, such as all cores, that serves requests to move or reduce data, slice by slice.
 
-    For each resource: `free[0]` is the time at which the first slices of all earlier requests are done, so that another
-    first slice can be served. `free[1]` is the time at which all earlier requests are done entirely. `busy` is the
-    total time for which the resource has worked.
+    All times are in seconds. Each array has an item for each core (or card, and so on). `free[0]`: when the first
+    slices of all earlier requests are done, so that another first slice can be served. `free[1]`: when all earlier
+    requests are done entirely. `busy`: for how long it has worked in total.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -41,11 +41,13 @@ class Resource:
         self._stamp = np.zeros(count, np.int64)
 
     def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
-        """The times at which the first slice of each request, and the request as a whole, start to be served.
+        """Computes when requests start to be served: the first slice of each, and each as a whole. Shape: (2,
+        requests).
 
-        The result's shape is (2, requests). For each request: `which` is its resource, `ready` the time at which it is
-        ready, `heads` the seconds that its first slice takes, `takes` the seconds that it takes as a whole. Of requests
-        that are ready at once, that with the lowest `tie` is served first; without `tie`, the first in the array.
+        All times are in seconds. `which`: the index of the core (or card, and so on) that serves each request. `ready`:
+        when the request is made. `heads`: the time that its first slice takes. `takes`: the time that it takes as a
+        whole. Of requests that are made at once, that with the lowest `tie` is served first; without `tie`, the first
+        in the array.
         """
         if self._are_different(which):
             start = np.maximum(ready, self.free.take(which, axis=1))
@@ -100,9 +102,10 @@ class _Stage:
 
 @dataclass(slots=True, eq=False)
 class Sends:
-    """The sends of one round of messages, and the paths of these messages. Times are in seconds.
+    """The sends of one round of messages, and the hardware through which the messages pass, as arrays.
 
-    For each message, `task` is the index of the send to which the message belongs.
+    Times are in seconds. Some arrays have an item for each send, others one for each message, because a send may have
+    several receivers. `task`: for each message, the index of its send.
     """
 
     core: Array
@@ -126,7 +129,7 @@ class Sends:
 
 @dataclass(slots=True, eq=False)
 class Takes:
-    """Steps of one round of messages that receive, reduce or copy data."""
+    """The steps of one round of messages that receive, reduce or copy data, as arrays with an item for each step."""
 
     core: Array
     busy: Array
@@ -135,9 +138,10 @@ class Takes:
 
 
 class Network:
-    """The resources that the first `ranks` ranks use: cores, memory, network cards, links between switches.
+    """The simulated hardware that ranks use: cores, memory, network cards, and links between switches.
 
-    Later ranks, in repetitions of the topology, count as the first ranks that have the same places in it.
+    Only `ranks` ranks are simulated. A later rank counts as the simulated rank that has the same place in its part of
+    the topology.
     """
 
     def __init__(self, topology: Topology, costs: Costs, ranks: int) -> None:
@@ -160,19 +164,24 @@ class Network:
         return [self._core, self._memory, self._out, self._in, *self._up, *self._down]
 
     def is_inside(self, source: Array, target: Array) -> Array:
-        """For each pair of ranks in `source` and `target`: whether both are on one host."""
+        """For each pair of a rank in `source` and a rank in `target`: whether both are on one host."""
         per = self.topology.ranks_per_host
         found: Array = source // per == target // per
         return found
 
     def sends(self, rank: Array, nbytes: Array, task: Array, target: Array, turn: Array, order: Array) -> Sends:
-        """The sends of one round, with the paths of their messages.
+        """Describes the sends of one round, and the hardware through which their messages pass.
 
-        `rank` and `nbytes` have an item for each send: its rank, and its size in bytes. The other arrays have an item
-        for each message: `task` is the index of its send, `turn` its number among the messages of that send, `target`
-        the rank in the whole group that receives it. If several messages are ready at once, a resource on the sender's
-        side serves them by sender, the lowest rank first, and a resource on the receiver's side by receiver. Messages
-        of the same rank are served in ascending `order`.
+        `rank` and `nbytes` have an item for each send: the rank that sends, and the size in bytes. The other arrays
+        have an item for each message, because a send may have several receivers:
+
+        - `task`: the index of its send
+        - `target`: the rank that receives it
+        - `turn`: its number among the messages of its send
+        - `order`: of messages of one rank that are ready at once, the lowest is served first
+
+        If messages of several ranks are ready at once, the lowest rank is served first. This is the sender's rank for
+        hardware on the sender's side, and the receiver's rank on the receiver's side.
         """
         costs, per = self.costs, self.topology.ranks_per_host
         source = rank[task]
@@ -238,9 +247,9 @@ class Network:
         return [stage for stage in (*ups, *reversed(downs)) if stage.which.size], hops
 
     def takes(self, rank: Array, kind: Array, nbytes: Array, operands: Array, near: Array, far: Array) -> Takes:
-        """The steps of one round that receive, reduce or copy; each array has an item for each step.
+        """Describes the steps of one round that receive, reduce or copy data; each array has an item for each step.
 
-        `near`: the number of messages that the step receives from its own host. `far`: the number from other hosts.
+        `near`: how many messages the step receives from its own host. `far`: how many it receives from other hosts.
         """
         costs = self.costs
         reduces = kind == REDUCE
@@ -259,7 +268,7 @@ class Network:
     def depart(
         self, sends: Sends, first: Array, last: Array, tie: Array | None = None
     ) -> tuple[Array, Array, Array, Array]:
-        """Simulate sends, and return four arrays of times.
+        """Simulates the sends of one round; returns four arrays of times in seconds.
 
         The first two have an item for each message: when its first slice arrives, and when its last byte arrives. The
         other two have an item for each send: when its first slice has left, and when its last byte has left. `first`
@@ -294,11 +303,12 @@ class Network:
         return begun, ended, turn + sends.head, out
 
     def perform(self, takes: Takes, first: Array, last: Array, tie: Array | None = None) -> tuple[Array, Array]:
-        """Simulate steps that receive, reduce or copy.
+        """Simulates steps that receive, reduce or copy data; returns two arrays of times in seconds, one item for each
+        step.
 
-        Returns for each step when its first slice is done, and when its last byte is done. `first` and `last`: when the
-        first slice and the last byte of the step's data are ready. `tie`: the order of steps that are ready at the same
-        time, lowest first; None: the order of the array.
+        They say when the first slice of the step's data is done, and when its last byte is done. `first` and `last`:
+        when the first slice and the last byte of the data are ready. `tie`: the order of steps that are ready at the
+        same time, lowest first; None for the order of the array.
         """
         turn, start = self._core.serve(takes.core, first, takes.head, takes.busy, tie)
         return turn + takes.head, np.maximum(start + takes.busy, last + takes.tail)

@@ -38,10 +38,10 @@ _WIDE: Final = 100_000  # blocks; the same for schedules with more blocks
 
 
 class Wait(NamedTuple):
-    """A dependency of a step on an earlier step, `task`.
+    """Says for how much of an earlier step of the same rank, number `task`, a step has to wait.
 
-    The step starts when the fraction `progress` (0 to 1) of `task` is done, and ends after `task` has ended. If
-    `progress` is `BEHIND`, only the end of the step waits for `task`.
+    The step starts when the fraction `progress` (0 to 1) of the earlier step is done, and ends after it. If `progress`
+    is `BEHIND`, the step may start at once.
     """
 
     task: int
@@ -56,14 +56,15 @@ class Shape(NamedTuple):
 
 
 class Outline:
-    """One rank's steps (sends, receives, reductions and copies of an algorithm) as arrays of numbers.
+    """One rank's steps in a collective, as numbers: their kinds, sizes in blocks, peers, and which steps wait for
+    which.
 
-    Which blocks of an array a step moves is left out, because the time depends only on their number.
+    Steps are sends, receives, reductions and copies. Which blocks they move is left out, because their time depends
+    only on the number of blocks. `rank` and `peers` are counted from the root, so that the root is 0.
 
-    With `whole`, two consecutive messages with the same peers count as one if they wrap around a buffer, or around a
-    part of it with a block for each host: the first stops at the end, and the second begins at the start. In `rank` and
-    `peers`, ranks are counted from the root, so that the root is 0. `per_host`: the ranks of each host, if the
-    algorithm knows the hosts, else 1.
+    A message whose data goes past the end of a buffer, and continues at its start, takes two sends in a schedule. With
+    `whole`, they count as one. The same holds for a part of a buffer that has one block for each host. `per_host` is
+    the number of ranks on each host, if the algorithm depends on which ranks share a host, else 1.
     """
 
     def __init__(self, schedule: Schedule, whole: bool = True, per_host: int = 1) -> None:
@@ -150,7 +151,7 @@ class Outline:
 
     @cached_property
     def places(self) -> list[Array]:
-        """The chunks (buffer, first block, number of blocks) that the steps use, one chunk in each row.
+        """The blocks that the steps use: arrays with rows (buffer, first block, number of blocks).
 
         In a buffer with one block for each rank, blocks are counted from the rank's own block, so that this block is 0.
         There is one array for each way to number these blocks: by rank; by host and local rank; by local rank and host.
@@ -172,7 +173,7 @@ class Outline:
         return found
 
     def like(self, other: Outline) -> bool:
-        """Whether this outline and `other` have the same steps, except for the peers of messages."""
+        """Whether two ranks, this one and `other`, have the same steps, except for the peers of messages."""
         if not np.array_equal(self.forms, other.forms):
             return False
         return any(map(np.array_equal, self.places, other.places)) or all(
@@ -188,10 +189,10 @@ def _all_chunks(step: Step) -> tuple[Chunk, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """A family: ranks with the same steps, except for the peers of messages.
+    """A set of ranks that have the same steps in a collective, except for the peers of messages.
 
-    `relations` and `constants` have an entry for each peer of each step, in order. The two entries say how the peer's
-    number follows from the rank's number, such as (rank + constant) mod size.
+    `members`: the ranks. `outline`: the steps. `relations` and `constants` have an item for each peer of each step, in
+    order. The two items say how to compute the peer from the rank, such as (rank + constant) mod size.
     """
 
     members: range
@@ -201,13 +202,17 @@ class Family:
 
     @property
     def whole(self) -> int | None:
-        """The relation that all peers have to their ranks; None if relations differ."""
+        """The formula by which all peers are computed from ranks, such as (rank + constant) mod size; None if formulas
+        differ.
+        """
         found = set(self.relations.tolist())
         return found.pop() if len(found) == 1 else None
 
 
 def singles(outlines: Sequence[Outline]) -> list[Family]:
-    """Families (sets of ranks with the same steps) that contain one rank each."""
+    """Returns a set of its own for each rank, with the steps of this rank, instead of joining ranks with the same
+    steps.
+    """
     return [
         Family(range(i, i + 1), o, np.full(o.flat_peers.size, FIXED, np.int64), o.flat_peers)
         for i, o in enumerate(outlines)
@@ -215,10 +220,10 @@ def singles(outlines: Sequence[Outline]) -> list[Family]:
 
 
 def families(outline: Callable[[int], Outline], ranks: Ranks) -> list[Family]:
-    """The families (ranks with the same steps) into which the outlines divide `ranks`.
+    """Divides the ranks of a group into sets of ranks that have the same steps, except for the peers of messages.
 
-    `outline(rank)` makes the outline (the steps as numbers) of a rank. The ranks of a family are all ranks, or ranks
-    that are a multiple of the ranks of a host apart.
+    `outline(rank)` returns the steps of a rank, as numbers. A set has all ranks of the group, or ranks that differ by
+    multiples of the number of ranks on each host.
     """
     size, stride = ranks.size, min(ranks.per_host, ranks.size)
     if ranks.even:

@@ -25,7 +25,11 @@ _POOLED_WITH_CORES: Final = 8  # most ranks, if each rank has a core of its own
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The prediction for a call in shared memory: time, rounds, bytes that a rank publishes, time of a busy core."""
+    """The predicted cost of a collective in shared memory, where ranks need no messages.
+
+    `seconds`: its time. `rounds`: how often a rank waits for others. `sent`: bytes that a rank writes for others.
+    `busy`: seconds that a core works.
+    """
 
     seconds: float
     rounds: int
@@ -35,12 +39,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Shortcuts:
-    """The properties of a schedule that decide whether the board or the pool can run it.
+    """Whether, and how, ranks that share memory can run a schedule without messages.
 
-    The board is shared memory in which ranks publish chunks that the others read; the pool is shared memory in which
-    ranks add up arrays. `blocks`: the number of blocks of the larger of a rank's input and output buffers. `published`:
-    the number of blocks that a rank publishes on the board; 0 if the schedule cannot use the board. `read`: the number
-    of blocks that a rank reads from each other rank. `mutual`: each rank both publishes and reads.
+    They can publish chunks in shared memory (the board), which the others read. Or they can add their arrays up in
+    shared memory (the pool). `blocks`: the number of blocks of a rank's input or output buffer, whichever has more.
+    `pooled`: the pool can be used. `published`: the number of blocks that a rank publishes on the board; 0 if it cannot
+    be used. `read`: the number of blocks that a rank reads from each other rank. `mutual`: each rank both publishes and
+    reads. `reduces`: the schedule has reductions.
     """
 
     blocks: int
@@ -60,7 +65,12 @@ class Shortcuts:
         return Shortcuts(blocks, schedule.pooled, published, read, mutual, bool(reductions))
 
     def replaced(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
-        """The prediction for a call in shared memory, by the board or the pool; None if the ranks exchange messages."""
+        """Returns the predicted cost of running the collective in shared memory; None if ranks exchange messages
+        instead.
+
+        `nbytes`: the size of a rank's input or output array, whichever is larger. `ranks`: their number. `costs`: the
+        simulator's costs.
+        """
         if not 1 < ranks <= topology.ranks_per_host:
             return None
         per_core = topology.per_core(ranks)

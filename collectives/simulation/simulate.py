@@ -43,17 +43,18 @@ _MOST_TIMES: Final = 600_000_000  # steps times ranks that `lanes` simulates
 
 
 class TooLargeError(ValueError):
-    """The group is too large for this algorithm to be simulated; the message has the reason."""
+    """Raised if the group is too large to simulate this algorithm for it; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """The predicted time of one call of a collective, and what limits it.
 
-    `rounds`: the number of messages in the longest chain in which each message depends on the previous one. `sent`: the
-    number of bytes that a rank sends, for the rank that sends most. `share`: the fraction of `seconds` for which the
-    busiest resource, such as the network cards, is busy. `bottleneck`: the name of this resource; "latency" if `share`
-    is below one half.
+    - `seconds`: the time
+    - `rounds`: the number of messages in the longest chain in which each message depends on the previous one
+    - `sent`: how many bytes the rank that sends most sends
+    - `share`: the fraction of the time for which the busiest resource, such as the network cards, is busy
+    - `bottleneck`: the name of this resource; "latency" if `share` is below one half
     """
 
     collective: str
@@ -68,7 +69,9 @@ class Prediction:
 
     @property
     def busbw(self) -> float:
-        """Bus bandwidth in bytes per second, as in nccl-tests: comparable between collectives and numbers of ranks."""
+        """Bus bandwidth in bytes per second, as nccl-tests defines it: comparable between collectives and numbers of
+        ranks.
+        """
         others = (self.ranks - 1) / self.ranks
         once = dict.fromkeys(("broadcast", "reduce", "scan", "exscan"), 1.0)
         factor = {"allreduce": 2 * others, "barrier": 0.0, **once}.get(self.collective, others)
@@ -85,12 +88,15 @@ def simulate(
     *,
     symmetric: bool = True,
 ) -> Prediction:
-    """Predict the time of one call. `nbytes`: the bytes of a rank's input or output array, whichever is larger.
+    """Predicts the time of one call of the collective of `algorithm` among `ranks` ranks.
 
-    The array is divided into equal blocks, which may have a fractional number of bytes. `symmetric=False` simulates
-    each rank's schedule by itself, instead of ranks with like schedules together. ValueError if the algorithm does not
-    support this number of ranks; TooLargeError if the simulation would take too long or too much memory;
-    VerificationError if the sends and receives of the ranks' schedules do not match.
+    `nbytes`: the size in bytes of a rank's input or output array, whichever is larger. It is divided into equal blocks,
+    which may have a fractional number of bytes. `topology`: hosts and switches; None for one rank on each host.
+    `costs`: latencies and bandwidths; None for the defaults. `symmetric`: set it to False to simulate each rank by
+    itself, instead of ranks with like schedules together.
+
+    Raises ValueError if the algorithm does not support this number of ranks; TooLargeError if the simulation would take
+    too long or too much memory; VerificationError if sends and receives do not match.
     """
     if nbytes < 0:
         raise ValueError(f"{nbytes} is no number of bytes")

@@ -13,9 +13,9 @@ from operator import mul
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """One level of switches; each switch connects `radix` hosts or `radix` switches of the level below.
+    """One level of a network's switches; each switch connects `radix` hosts, or `radix` switches of the level below.
 
-    `oversubscription`: a switch's total bandwidth to the level below divided by its total bandwidth to the level above.
+    `oversubscription`: a switch's total bandwidth to the level below, divided by that to the level above.
     """
 
     radix: int
@@ -30,10 +30,10 @@ class Switches:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Hosts, each with network cards that its ranks share, and the levels of switches that connect the hosts.
+    """The hosts on which ranks run, with their network cards, and the levels of switches that connect the hosts.
 
-    `cores`: the number of cores of a host; 0 means one core for each rank. One more switch, with unlimited bandwidth,
-    connects the switches of the highest level.
+    `cores`: the number of cores of a host; 0 means one core for each rank. `cards`: the number of network cards of a
+    host, which its ranks share. One more switch, with unlimited bandwidth, connects the switches of the highest level.
     """
 
     ranks_per_host: int = 1
@@ -47,12 +47,16 @@ class Topology:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """For each level of switches, the number of hosts below one switch."""
+        """For each level of switches, from the lowest to the highest, how many hosts are below one switch of this
+        level.
+        """
         return tuple(accumulate((level.radix for level in self.levels), mul))
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """For each level of switches, one switch's bandwidth to the level above, as a multiple of a network card's."""
+        """For each level of switches, the bandwidth of one switch to the level above, as a multiple of a network
+        card's.
+        """
         narrowing = accumulate((level.oversubscription for level in self.levels), mul)
         return tuple(self.cards * span / narrow for span, narrow in zip(self.spans, narrowing, strict=True))
 
@@ -62,10 +66,10 @@ class Topology:
         return self.ranks_per_host * (self.spans[-1] if self.levels else 1)
 
     def cores_of(self, ranks: int) -> int:
-        """The number of cores of one host that are in use by a group of `ranks` ranks."""
+        """How many cores of one host the ranks of a group of `ranks` ranks use."""
         here = min(self.ranks_per_host, ranks)
         return min(self.cores or here, here)
 
     def per_core(self, ranks: int) -> int:
-        """The largest number of ranks that share one core in a group of `ranks` ranks."""
+        """The largest number of ranks that run on one core, in a group of `ranks` ranks."""
         return -(-min(self.ranks_per_host, ranks) // self.cores_of(ranks))

@@ -22,9 +22,10 @@ BACKWARD: Final = 2 / 3  # of a step's computation: a backward pass takes about 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """The size of a gradient, or of a bucket of gradients, and the time when it is ready.
+    """The size in bytes of a gradient, or of a bucket of gradients, and when backpropagation has computed it.
 
-    `ready`: seconds since the step began; None if gradients become ready at equal intervals, in the order of the list.
+    `ready`: seconds since the training step began. None if gradients become ready at equal intervals, in the order of
+    the list.
     """
 
     nbytes: int
@@ -33,10 +34,12 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Times of one training step on `ranks` ranks, in seconds.
+    """The predicted times of one training step on `ranks` ranks, in seconds.
 
-    `compute`: the time that a rank computes; `communication`: the sum of the times of all allreduces; `overlapped`: the
-    whole step if allreduces run during the backward pass; `alone`: the whole step if allreduces run after that pass.
+    - `compute`: the time that a rank computes
+    - `communication`: the sum of the times of all allreduces
+    - `overlapped`: the time of the step if allreduces run during the backward pass
+    - `alone`: the time of the step if allreduces run after the backward pass
     """
 
     ranks: int
@@ -47,7 +50,7 @@ class Step:
 
 
 def parse(text: str) -> list[Gradient]:
-    """The gradients that a text lists, as sizes with optional times when they are ready: "4M, 9.4K 85ms".
+    """Reads sizes of gradients, with optional times when they are ready, from a text such as "4M, 9.4K 85ms".
 
     The text lists gradients in the order in which they become ready, separated by commas or line breaks; `#` begins a
     comment. ValueError for other texts, and for a text without gradients.
@@ -66,10 +69,10 @@ def parse(text: str) -> list[Gradient]:
 
 
 def buckets(gradients: Sequence[Gradient], compute: float, largest: int, backward: float = BACKWARD) -> list[Gradient]:
-    """Join consecutive gradients into buckets of at most `largest` bytes, each ready with its last gradient.
+    """Joins consecutive gradients into buckets of at most `largest` bytes; a bucket is ready with its last gradient.
 
-    A gradient of more bytes is a bucket of its own. `compute`: the seconds that a rank computes in a step; `backward`:
-    the fraction of these seconds that the backward pass takes.
+    A larger gradient is a bucket of its own. `compute`: the seconds that a rank computes in a training step.
+    `backward`: the fraction of these seconds that the backward pass takes.
     """
     begin, found = compute * (1 - backward), list[Gradient]()
     for number, gradient in enumerate(gradients, 1):
@@ -83,9 +86,10 @@ def buckets(gradients: Sequence[Gradient], compute: float, largest: int, backwar
 
 
 def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Callable[[int], float]) -> Step:
-    """Predict a step in which `ranks` ranks each compute for `compute` seconds and average the buckets `parts`.
+    """Predicts the times of a training step: each rank computes for `compute` seconds, and gradients are averaged.
 
-    `allreduce(nbytes)` returns the time of an allreduce in seconds.
+    `parts`: the buckets of gradients, each of which one allreduce averages over `ranks` ranks. `allreduce(nbytes)`
+    returns the time of an allreduce in seconds.
     """
     over = total = 0.0
     for part in parts:
@@ -96,10 +100,10 @@ def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Calla
 
 
 def speedup(found: Step, compute: float) -> tuple[float, float]:
-    """The group's training speed divided by that of one rank: if allreduces overlap backpropagation, and if not.
+    """How many times as fast as one rank the group trains: if allreduces overlap backpropagation, and if they do not.
 
-    `compute`: the seconds that a step takes on one rank alone. In the group, each rank computes for `found.compute`
-    seconds in a step: fewer than `compute` if the ranks divide the work of a step.
+    `found`: the predicted times of the group's training step. `compute`: the seconds that a step takes on one rank
+    alone. This is more than `found.compute` if the ranks divide the work of a step.
     """
     work = found.ranks * found.compute / compute  # in steps of one rank
     return work * compute / found.overlapped, work * compute / found.alone

@@ -101,12 +101,12 @@ def call(
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """A context for calls of a tf.function: raises collectives' own errors instead of plain tf.errors.UnknownError.
+    """A context manager, or decorator, in which a tf.function raises this library's errors with their own types.
 
-    with collectives.tensorflow.typed_errors():
-        loss = step(batch)                           # PeerLost, OpTimeout, DesyncError, ...
+        with collectives.tensorflow.typed_errors():
+            loss = step(batch)           # raises e.g. PeerLost, OpTimeout or DesyncError
 
-    It may also decorate a function. The raised errors are also instances of tf.errors.UnknownError.
+    Without it, TensorFlow reports them only as tf.errors.UnknownError. The errors are instances of both types.
     """
     seen: list[BaseException] = []
     _watchers.append(seen)
