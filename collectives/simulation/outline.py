@@ -40,8 +40,8 @@ _WIDE: Final = 100_000  # blocks; the same for schedules with more blocks
 class Wait(NamedTuple):
     """Says for how much of an earlier step of the same rank, number `task`, a step has to wait.
 
-    The step starts when the fraction `progress` (0 to 1) of the earlier step is done, and ends after it. If `progress`
-    is `BEHIND`, the step may start at once.
+    The step starts when the fraction `progress` (0 to 1) of the earlier step is done. If `progress` is `BEHIND`, it may
+    start at once. In both cases it ends after the earlier step has ended.
     """
 
     task: int

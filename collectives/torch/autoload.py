@@ -10,7 +10,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Register this library as the backend "collectives" of torch.distributed. May be called again."""
+    """Registers this library as the backend "collectives" of torch.distributed. May be called again."""
     import torch.distributed as dist
 
     if dist.is_available() and "collectives" not in dist.Backend.backend_list:

@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 
 class CpuBackend:
-    """The backend for tensors in host memory, which runs operations on the process group `group`.
+    """The object that torch.distributed asks for a process group's backend for tensors in host memory.
 
-    It has none of the optional features of torch's backends. isinstance() takes it for torch's ProcessGroupGloo,
-    because `torch.distributed.distributed_c10d._set_pg_timeout` changes only the timeouts of Gloo and NCCL, and warns
-    for other backends.
+    It passes all operations on to the process group `group`, and has none of the optional features of torch's backends.
+    isinstance() takes it for torch's ProcessGroupGloo. Otherwise `torch.distributed.distributed_c10d._set_pg_timeout`
+    would warn, and would not change its timeout.
     """
 
     supports_coalescing = False

@@ -15,10 +15,10 @@ from collectives.torch.tensors import pour
 
 
 def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
-    """The number of rows of `tensor` for each of `size` ranks: `splits`, or equal numbers if `splits` is empty.
+    """Returns how many rows of `tensor` each of `size` ranks gets: `splits`, or equal numbers if `splits` is empty.
 
-    `what`: the operation, for the error. ValueError if the sum of `splits` is not the number of rows, or if the rows
-    cannot be divided evenly.
+    `what`: the name of the operation, for errors. Raises ValueError if `splits` do not add up to the number of rows, or
+    if the rows cannot be divided equally.
     """
     rows = tensor.shape[0] if tensor.dim() else 0
     if not splits:
@@ -31,18 +31,18 @@ def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
 
 
 def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
-    """ValueError if `tensor` and `other`, called `name` in the message, differ in dtype or number of elements.
+    """Raises ValueError if `tensor` and `other` differ in dtype or number of elements.
 
-    `what`: the operation, for the message.
+    `what`: the name of the operation, `name`: that of `other`, both for the error.
     """
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         raise ValueError(f"{what}: {name} is {form(other)}, which does not fit {form(tensor)}")
 
 
 def fill(result: Array, outputs: Sequence[Any], what: str) -> None:
-    """Copy the received data `result` into the tensors `outputs`.
+    """Copies the received data `result` into the tensors `outputs`, one after the other.
 
-    DesyncError, which names `what`, if the sizes differ.
+    Raises DesyncError if the sizes differ. `what`: the name of the operation, for the error.
     """
     wanted = sum(output.numel() for output in outputs)
     if result.size != wanted or result.dtype.itemsize != outputs[0].element_size():

@@ -15,7 +15,7 @@ _DTYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Compression:
-    """Converts float32 and float64 tensors to a 16-bit dtype for sending; all other tensors are sent unchanged."""
+    """Converts float32 and float64 tensors to a 16-bit dtype before they are sent; other tensors are sent unchanged."""
 
     def __init__(self, name: str | None, *, error_feedback: bool = False) -> None:
         """`name`: "fp16", "bf16" or None. ValueError for other names, and for error feedback with None."""
@@ -28,9 +28,10 @@ class Compression:
         self._residuals: Final[dict[Hashable, Any]] = {}
 
     def compress(self, tensor: Any, key: Hashable = None) -> Any:
-        """The tensor to send instead of `tensor`.
+        """Returns the tensor to send instead of `tensor`, in a 16-bit dtype.
 
-        `key`: identifies the gradient from step to step, for error feedback; None: no error feedback.
+        `key` identifies the gradient from step to step, for error feedback: the rounding error is then added to the
+        gradient of the next step. None: no error feedback.
         """
         if self._dtype is None or tensor.dtype not in (torch.float32, torch.float64):
             return tensor
@@ -46,13 +47,17 @@ class Compression:
 
     @staticmethod
     def decompress(received: Any, tensor: Any) -> None:
-        """Copy the received data, which may be in a 16-bit dtype, to `tensor`."""
+        """Copies the received data, which may be in a 16-bit dtype, to `tensor`."""
         if received is not tensor:
             tensor.copy_(received)
 
 
 def compression_of(compression: Any, error_feedback: bool = False) -> Any:
-    """A `Compression` for "fp16", "bf16" or None; an object with the methods of `Compression` is returned unchanged."""
+    """Returns a `Compression` for "fp16", "bf16" or None; an object with the methods of `Compression` itself.
+
+    `error_feedback`: add the rounding error of a gradient to the gradient of the next step. Raises ValueError for
+    another name, TypeError for another object.
+    """
     if compression is None or isinstance(compression, str):
         return Compression(compression, error_feedback=error_feedback)
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):

@@ -25,7 +25,7 @@ Seconds: TypeAlias = "float | None"
 
 
 class Handle:
-    """An operation that runs in the background. Do not use the operation's tensors until it is done."""
+    """An operation that runs in the background. Do not use its tensors until it is done."""
 
     def __init__(self, work: Any, deliver: Callable[[Any], Any]) -> None:
         self._work: Final = work
@@ -37,9 +37,10 @@ class Handle:
         return bool(self._work.done())
 
     def wait(self, timeout: Seconds = None) -> Any:
-        """Wait for the operation, and return its result: a tensor, or a list of tensors.
+        """Waits for the operation, and returns its result: a tensor, or a list of tensors.
 
-        Raises the operation's error. If `timeout` passes first, raises OpTimeout, and the operation continues.
+        Raises the operation's error. `timeout`: in seconds; None for the operation's own. If it passes first, raises
+        OpTimeout, and the operation continues.
         """
         self._work.wait(timeout)
         if self._deliver is not None:
@@ -49,12 +50,12 @@ class Handle:
 
 
 def poll(handle: Handle) -> bool:
-    """Whether the operation is done: `handle.done()`. Does not block."""
+    """Returns whether the operation of this handle is done. Does not block. The same as `handle.done()`."""
     return handle.done()
 
 
 def synchronize(handle: Handle) -> Any:
-    """Wait for the operation and return its result: `handle.wait()`."""
+    """Waits for the operation of this handle, and returns its result. The same as `handle.wait()`."""
     return handle.wait()
 
 
@@ -62,19 +63,20 @@ def synchronize(handle: Handle) -> Any:
 
 
 def allreduce(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """The reduction of all ranks' tensors, which have the same shape and dtype, as a new tensor.
+    """Returns the reduction by `op` of all ranks' tensors, as a new tensor.
 
-    `op`: "average", or an op of `Communicator.allreduce`. `comm`: None uses the communicator that `collectives.init`
-    made. Differentiable for average and sum.
+    Tensors have to have the same shape and dtype on all ranks. `op`: "average", or an op of `Communicator.allreduce`.
+    `comm`: None for the communicator that `collectives.init` made. `timeout`: in seconds; None for the communicator's
+    own. Differentiable if `op` is "average" or "sum".
     """
     return _Allreduce.apply(tensor, op_name(op), default(comm), timeout)
 
 
 def allreduce_(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """As `allreduce`, but in place: overwrites `tensor` and returns it.
+    """Overwrites `tensor` with the reduction by `op` of all ranks' tensors, and returns `tensor`.
 
-    For autograd it is an in-place operation: RuntimeError for a leaf that requires a gradient, as with
-    `tensor.mul_(2)`.
+    The arguments are those of `allreduce`. For autograd this is an in-place operation: RuntimeError for a leaf that
+    requires a gradient, as with `tensor.mul_(2)`.
     """
     comm = default(comm)
     array, finish = writing(tensor)
@@ -151,30 +153,35 @@ def grouped_allreduce_async_(
 
 
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Every rank's `tensor`, concatenated along the first axis in rank order; only this axis may differ in length.
+    """Returns every rank's `tensor`, concatenated along the first axis in rank order; only this axis may differ in
+    length.
 
-    Differentiable.
+    Differentiable. `comm`: None for the communicator that `collectives.init` made. `timeout`: in seconds.
     """
     return _Allgather.apply(tensor, default(comm), timeout)
 
 
 def allgather_async(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Handle:
-    """`allgather` in the background, without a gradient.
+    """`allgather` in the background, without a gradient; returns a handle to wait for.
 
-    The call returns its handle when every rank has made it, because ranks first exchange their numbers of rows.
+    Ranks exchange their numbers of rows first, so this returns only when every rank has made the call.
     """
     return Handle(default(comm).allgatherv_async(reading(tensor, moved=True), timeout=timeout), _like(tensor))
 
 
 def broadcast(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """A copy of the root's `tensor`; all ranks' tensors have the same shape and dtype. Differentiable."""
+    """Returns a copy of the `tensor` of rank `root_rank`.
+
+    Tensors have to have the same shape and dtype on all ranks. Differentiable.
+    """
     return _Broadcast.apply(tensor, root_rank, default(comm), timeout)
 
 
 def broadcast_(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Overwrite `tensor` with the root's tensor, and return `tensor`.
+    """Overwrites `tensor` with that of rank `root_rank`, and returns `tensor`.
 
-    For autograd it is an in-place operation, as `allreduce_`.
+    For autograd this is an in-place operation: RuntimeError for a leaf that requires a gradient, as with
+    `tensor.mul_(2)`.
     """
     comm = default(comm)
     array, finish = writing(tensor, moved=True)
@@ -206,9 +213,10 @@ def broadcast_async_(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> Any:
-    """This rank's rows of the result of `allreduce(tensor, op)`; if they do not divide evenly, low ranks get one more.
+    """Reduces all ranks' tensors by `op`, and returns this rank's rows of the result.
 
-    Differentiable for average and sum.
+    If the number of ranks does not divide the number of rows, the first ranks get one row more. Differentiable if `op`
+    is "average" or "sum".
     """
     return _Reducescatter.apply(tensor, op_name(op), default(comm), timeout)
 
@@ -216,11 +224,10 @@ def reducescatter(
 def alltoall(
     tensor: Any, splits: Any = None, *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> tuple[Any, Any]:
-    """Send splits[i] rows of `tensor` to rank i.
+    """Sends the next splits[i] rows of `tensor` to each rank i; returns the received rows, in rank order.
 
-    Returns the received rows, in rank order, and the number of rows from each rank.
-
-    `splits`: a sequence or tensor of ints; None divides the rows evenly. Differentiable.
+    Also returns the number of rows from each rank. `splits`: a sequence or tensor of ints; None divides the rows
+    equally. Differentiable.
     """
     comm = default(comm)
     if splits is None:
@@ -330,7 +337,7 @@ def _reduced(op: str, comm: Communicator, timeout: Seconds) -> Gradient:
 
 
 def broadcast_gradient(above: Any, root: int, comm: Communicator, timeout: Seconds = None) -> Any:
-    """The gradient of a broadcast's input: on the root the sum of all ranks' `above`, on other ranks zeros.
+    """Returns the gradient of a broadcast's input: on rank `root` the sum of all ranks' `above`, on other ranks zeros.
 
     `above`: the gradient of the broadcast's result.
     """

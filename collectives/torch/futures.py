@@ -13,20 +13,20 @@ from typing import Any, Final, NoReturn, Protocol
 
 
 class Fulfilled(Protocol):
-    """A work (torch's handle of an operation) that needs an action, `fulfil`, when it has ended."""
+    """An operation in progress that has a torch future, which `fulfil` completes once the operation has ended."""
 
     def until_done(self) -> None:
-        """Block until the work has succeeded or failed. Raises nothing."""
+        """Blocks until the operation has succeeded or failed. Raises nothing."""
 
     def fulfil(self) -> None:
-        """Complete the work's future; called when the work has ended. Raises nothing."""
+        """Completes the operation's torch future; called when the operation has ended. Raises nothing."""
 
 
 class Completer:
-    """Calls `fulfil` of each work (torch's handle of an operation) that has ended.
+    """Completes the torch futures of operations in progress, in threads, as soon as the operations have ended.
 
-    Works must end in the order in which `put` got them, as those of one communicator do. The first work starts a
-    thread; each callback of a future that blocks may need another thread.
+    Operations must end in the order in which `put` got them, as those of one communicator do. The first one starts a
+    thread. If a callback of a future blocks, another thread is started.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,7 +45,7 @@ class Completer:
             self._have_a_leader()
 
     def close(self) -> None:
-        """End the threads when all works are done, and wait for the threads.
+        """Ends the threads that complete futures once all operations have ended, and waits for the threads.
 
         Operations in progress must end by themselves. A callback of a future may call `close`.
         """
@@ -91,7 +91,7 @@ class Completer:
 
 
 class Failure:
-    """The value of a future that failed: to pickle or to print this value raises the error.
+    """The value of a future whose operation failed: to pickle or to print this value raises the error.
 
     A future that Python completes cannot pass an error to C++. The C++ code of DistributedDataParallel pickles the
     future's value to find tensors in it, or prints the value if there are none. Both raise the error with its own type.

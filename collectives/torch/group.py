@@ -29,7 +29,9 @@ _CPU: Final = torch.device("cpu")
 
 
 class Group(dist.ProcessGroup):
-    """A process group without operations; `CollectivesProcessGroup` adds them."""
+    """The base class of a process group of torch: its communicator, options and end. `CollectivesProcessGroup` adds
+    operations.
+    """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, options: Options, name: str) -> None:
         super().__init__(rank, size)  # the only constructor for Python
@@ -47,7 +49,9 @@ class Group(dist.ProcessGroup):
 
     @property
     def communicator(self) -> Communicator:
-        """The group's own communicator, which the group's operations use on any thread. For other uses make a `dup`."""
+        """The communicator on which this process group runs its operations, on any thread. For other uses make a `dup`
+        of it.
+        """
         return self._comm
 
     # --- how operations run
@@ -120,7 +124,7 @@ class Group(dist.ProcessGroup):
         record: Entry | None = None,
         **more: Any,
     ) -> Pending:
-        """Start the communicator's method `name` in the background; returns torch's `Work` for it.
+        """Starts the communicator's method `name` in the background; returns torch's `Work` for it.
 
         `args`, `more`: the method's arguments. `tensors`: the tensors that the operation uses. `finish` is called with
         the method's result. `record`: the entry of the operation in torch's profiler.
@@ -155,7 +159,7 @@ class Group(dist.ProcessGroup):
     # --- lifetime
 
     def shutdown(self) -> None:
-        """End the process group; operations in progress fail with Aborted. Does not wait for other ranks."""
+        """Ends the process group; operations in progress fail with Aborted. Does not wait for other ranks."""
         self._comm.close()
         self._completer.close()
 
@@ -188,7 +192,7 @@ class Group(dist.ProcessGroup):
 
     @property
     def options(self) -> Any:
-        """Torch's options object of this process group, from which callers read the timeout."""
+        """The options object that torch has for this process group; torch reads the group's timeout from it."""
         seconds = self._place.timeout if self._timeout is None else self._timeout
         return torch._C._distributed_c10d.Backend.Options(NAME, timedelta(seconds=seconds))
 
@@ -232,7 +236,7 @@ class Group(dist.ProcessGroup):
 
 
 class Several:
-    """Several operations in progress as one, with the methods of `collectives.Work`."""
+    """A handle for several operations in progress, with the methods of `collectives.Work`."""
 
     def __init__(self, works: Sequence[Pending]) -> None:
         self._works: Final = works
@@ -241,7 +245,7 @@ class Several:
         return all(work.is_completed() for work in reversed(self._works))
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for all operations, at most `timeout` seconds in total.
+        """Waits for all operations, at most `timeout` seconds in total; None waits until their own deadlines.
 
         Raises the first operation's error, or OpTimeout.
         """

@@ -21,10 +21,10 @@ from collectives.torch.tensors import reading
 
 
 class HookState:
-    """The state of a communication hook of DistributedDataParallel for one model, passed to `register_comm_hook`.
+    """The state of the communication hooks `fp16_hook` and `bf16_hook` for one model; pass it to `register_comm_hook`.
 
-    `group`: None for the default group. `error_feedback`: the rounding error is added to the next gradients, which
-    needs memory for a copy of all gradients.
+    `group`: the process group; None for the default group. `error_feedback`: add the rounding error of a gradient to
+    the gradient of the next step, which needs memory for a copy of all gradients.
     """
 
     def __init__(self, group: Any = None, *, error_feedback: bool = False) -> None:
@@ -40,17 +40,19 @@ class HookState:
 
 
 def fp16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Averages a bucket of gradients as float16. `state`: None, a process group, or a HookState.
+    """A communication hook of DistributedDataParallel that averages gradients over all ranks as float16.
 
-    The largest float16 is 65504; larger gradients become infinite, which loss scaling notices.
+    `state`: None, a process group, or a HookState. Returns a future of the averaged bucket. The largest float16 is
+    65504; larger gradients become infinite, which loss scaling notices.
     """
     return _averaged(state, bucket, "fp16")
 
 
 def bf16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Averages a bucket of gradients as bfloat16, which has the range of float32.
+    """A communication hook of DistributedDataParallel that averages gradients over all ranks as bfloat16.
 
-    `state`: None, a process group, or a HookState.
+    `state`: None, a process group, or a HookState. Returns a future of the averaged bucket. bfloat16 has the range of
+    float32.
     """
     return _averaged(state, bucket, "bf16")
 

@@ -18,7 +18,10 @@ Gradient: TypeAlias = "Callable[[Any], Any]"  # from the gradient of the result 
 
 
 def check(tensors: Sequence[Any]) -> None:
-    """RuntimeError if a tensor is a leaf that requires a gradient, except under torch.no_grad()."""
+    """Raises RuntimeError if a collective may not overwrite a tensor: a leaf that requires a gradient.
+
+    Under torch.no_grad() it may.
+    """
     if torch.is_grad_enabled() and any(tensor.requires_grad and tensor.is_leaf for tensor in tensors):
         raise RuntimeError(
             "a leaf Variable that requires grad is being used in an in-place operation: call the collective under "
@@ -27,9 +30,10 @@ def check(tensors: Sequence[Any]) -> None:
 
 
 def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
-    """Tell autograd that a collective overwrites these tensors; called before or after the collective.
+    """Tells autograd that a collective overwrites these tensors; called before or after the collective.
 
-    Call `check` for the tensors first. `gradient` computes a tensor's gradient from that of the collective's result.
+    Call `check` for the tensors first. `gradient(g)` returns the gradient of the old tensor, if g is that of the new
+    one.
     """
     recording = torch.is_grad_enabled()
     for tensor in tensors:
@@ -40,17 +44,20 @@ def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
 
 
 def differentiable(tensor: Any, gradient: Gradient) -> None:
-    """Record `gradient` as the backward function of a tensor overwritten under torch.no_grad(), except for a leaf."""
+    """Tells autograd how to differentiate a collective that overwrote `tensor` under torch.no_grad().
+
+    `gradient(g)` returns the gradient of the old tensor, if g is that of the new one. Does nothing for a leaf.
+    """
     if torch.is_grad_enabled() and tensor.requires_grad and not tensor.is_leaf:
         _Overwritten.apply(tensor, gradient)
 
 
 @contextmanager
 def overwriting(tensors: Sequence[Any], gradient: Gradient) -> Iterator[None]:
-    """A context for a blocking collective that overwrites these tensors; tells autograd that it has done so.
+    """A context manager for a collective that overwrites these tensors; it tells autograd about the change.
 
-    If the collective fails during the transfer, the tensors' values are undefined. `gradient` computes a tensor's
-    gradient from that of the collective's result.
+    If the collective fails during the transfer, the tensors' values are undefined. `gradient(g)` returns the gradient
+    of an old tensor, if g is that of the new one. Raises RuntimeError for a leaf that requires a gradient.
     """
     check(tensors)
     try:

@@ -25,9 +25,9 @@ _LOOKS: Final = 0.01  # seconds between two checks for ranks that have begun to 
 
 
 class FromAny(Early):
-    """A receive without a fixed source, which starts when a message has come.
+    """A receive operation for a message of any rank, or of rank `wanted`; it starts when a message has come.
 
-    `source`: the sender's rank. Until a message has come, `source` is `wanted`, or -1 if any rank is wanted.
+    `source`: the rank that sent the message; -1 as long as it is not known.
     """
 
     def __init__(self, wanted: int | None, receive: Callable[[Channel], Started], seconds: float) -> None:
@@ -47,14 +47,14 @@ class FromAny(Early):
 
 
 class Announced:
-    """Detects the next message of one rank, by a header that the rank sends before the message."""
+    """Finds out whether a message of one rank has come, by the header that the rank sends before each message."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel: Final = channel
         self._next: Started | None = None
 
     def there(self) -> bool:
-        """Whether a message has come. Raises the error that ended the connection to the sender."""
+        """Returns whether a message has come. Raises the error that ended the connection to the sender."""
         if self._next is None:
             self._next = self._channel.start(lambda comm: announcement(comm, _FOREVER), _FOREVER)
         if not self._next.done():
@@ -87,17 +87,21 @@ class Both:
 
 
 def announce(comm: Communicator, timeout: float | None) -> Started:
-    """Send a message's header, one byte, by which the receiver detects the message before it receives the data."""
+    """Sends the header of a message, one byte, so that the receiver knows of the message before it receives the data.
+    """
     return comm.send_async(np.zeros(1, np.uint8), 1, timeout=timeout)
 
 
 def announcement(comm: Communicator, timeout: float | None) -> Started:
-    """Receive the header, one byte, that a sender sends before each message."""
+    """Receives the header of a message, one byte, which the sender sends before the data."""
     return comm.recv_async(np.empty(1, np.uint8), 0, timeout=timeout)
 
 
 class Intake:
-    """Matches messages of one tag with calls that receive them; made at the first such call that accepts any rank."""
+    """Matches the messages that have one tag with receive operations, some of which accept messages of any rank.
+
+    It is made for the first receive operation with this tag that accepts any rank.
+    """
 
     def __init__(self, sources: list[int], channel: Callable[[int], Channel | None], name: str) -> None:
         """`channel(source)` returns the channel from rank `source`, or None if that rank has not asked for one yet.

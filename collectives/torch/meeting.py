@@ -23,12 +23,11 @@ from collectives.torch.works import Started
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """For `init_process_group(pg_options=...)` and `new_group(pg_options=...)`.
+    """Options for `init_process_group(pg_options=...)` and `new_group(pg_options=...)`: arguments of
+    `collectives.init`.
 
-    The fields are arguments of `collectives.init`.
-
-    Ranks of several machines need a secret (an argument, or COLLECTIVES_SECRET_FILE), or `insecure`, which accepts
-    connections from all hosts, as Gloo and NCCL do.
+    Ranks of several machines need a secret (`secret`, or COLLECTIVES_SECRET_FILE), or `insecure`. The latter accepts
+    connections from all machines, as Gloo and NCCL do.
     """
 
     transport: str | None = None
@@ -40,14 +39,20 @@ class Options:
 
 
 class Place(NamedTuple):
-    """The store, timeout and options with which the ranks of one process group form communicators."""
+    """What the ranks of one process group need to form communicators: torch's store, a timeout in seconds, and options.
+    """
 
     store: Any
     timeout: float
     options: Options
 
     def meet(self, rank: int, size: int, name: str, *, store: TorchStore | None = None) -> Communicator:
-        """Form a communicator; blocks until all `size` ranks call this. Raises the errors of `collectives.init`."""
+        """Forms a communicator of `size` ranks, in which this rank has the number `rank`; blocks until all have called
+        this.
+
+        `name`: different for each communicator. `store`: None for the process group's store. Raises the errors of
+        `collectives.init`.
+        """
         options = self.options
         comm = init(
             store or TorchStore(self.store),
@@ -68,9 +73,9 @@ class Place(NamedTuple):
         return comm
 
     def channel(self, source: int, dest: int, tag: int, *, sends: bool) -> Channel:
-        """Return a channel for messages with `tag` from `source` to `dest`, connected once both ranks have called this.
+        """Returns a connection for messages with this `tag` from rank `source` to rank `dest`.
 
-        `sends`: whether this rank is `source`.
+        It is open once both ranks have called this. `sends`: whether this rank is `source`.
         """
         store = TorchStore(self.store)
         name = f"{_MESSAGES} {source} {dest} {tag}"
@@ -79,7 +84,7 @@ class Place(NamedTuple):
         return Channel(lambda: self.meet(0 if sends else 1, 2, name, store=store), store.close, name)
 
     def asked(self, source: int, dest: int, tag: int) -> bool:
-        """Whether rank `source` has asked for the channel to `dest` with this `tag`, to send a message."""
+        """Whether rank `source` has asked for a connection to rank `dest` for messages with this `tag`."""
         return TorchStore(self.store).get(f"{_MESSAGES} {source} {dest} {tag} asked") is not None
 
 
@@ -87,7 +92,8 @@ _MESSAGES: Final = "messages"
 
 
 class Early:
-    """An operation that starts when its communicator has been formed, or fails if that takes longer than `seconds`."""
+    """An operation that starts later, when its two ranks are connected; it fails if that takes longer than `seconds`.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds: Final = seconds
@@ -114,7 +120,7 @@ class Early:
                 self._there.set()
 
     def begun(self) -> bool:
-        """Whether the operation has started, or has failed and never will."""
+        """Whether the operation has started, or can never start because it has failed."""
         if not self._there.is_set() and time.monotonic() > self._end:
             self._expire()
         return self._there.is_set()
@@ -143,10 +149,10 @@ class Early:
 
 
 class Channel:
-    """A connection for messages from one rank to another, on a communicator of these two ranks.
+    """A connection for messages with one tag from one rank to another, on a communicator of these two ranks.
 
-    Messages keep the order of the calls, and do not wait for the group's other operations. A send or receive that is
-    called before the two ranks are connected returns at once, and starts when they are.
+    Messages keep the order of the calls, and do not wait for other operations of the process group. A send or receive
+    that is called before the two ranks are connected returns at once, and starts when they are.
     """
 
     def __init__(self, meet: Callable[[], Communicator], give_up: Callable[[], None], name: str) -> None:
@@ -160,7 +166,10 @@ class Channel:
         self._thread.start()
 
     def start(self, operation: Callable[[Communicator], Started], seconds: float) -> Started:
-        """Start `operation` on this connection; it fails if the other rank does not connect within `seconds`."""
+        """Starts a send or receive on this connection; it fails if the other rank does not connect within `seconds`.
+
+        `operation(comm)` starts it on the communicator of the two ranks. Returns a handle to wait for.
+        """
         with self._lock:
             if self._error is not None:
                 raise self._error

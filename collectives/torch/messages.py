@@ -43,7 +43,10 @@ class Messages:
         return Pending(started, (tensor,), None, completer, record=record)
 
     def recv(self, tensor: Any, source: int | None, tag: int, timeout: float | None) -> Pending:
-        """Receive into `tensor` the next message with this tag from rank `source`; None: from any rank."""
+        """Receives into `tensor` the next message with this tag from rank `source`; if `source` is None, from any rank.
+
+        `timeout`: in seconds. Returns torch's `Work` for the operation.
+        """
         array, finish = filling(tensor, moved=True)
         after = None if finish is None else lambda _: finish()
         seconds = self._seconds(timeout)
@@ -67,9 +70,9 @@ class Messages:
         return Pending(receive, (tensor,), after, completer, source=lambda: receive.source, record=record)
 
     def close(self, name: str) -> None:
-        """Close all connections for messages; operations in progress fail with Aborted.
+        """Closes all connections for messages between two ranks; operations in progress fail with Aborted.
 
-        `name`: the process group, which the error names.
+        `name`: the process group, for the error.
         """
         with self._lock:
             self._closed = Aborted(f"process group {name!r} is closed: it was destroyed")

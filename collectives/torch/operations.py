@@ -22,9 +22,9 @@ After: TypeAlias = "Callable[[Any], None] | None"
 
 
 class Operation(NamedTuple):
-    """A call to make on the communicator of a process group: the name of the method, and its arguments.
+    """One collective of a process group, translated to a call of a communicator's method: its name and arguments.
 
-    `after` copies the result of the call to `tensors`; None if that is not necessary.
+    `tensors`: the tensors that it uses. `after` copies the result to the tensors; None if that is not necessary.
     """
 
     name: str
@@ -35,7 +35,10 @@ class Operation(NamedTuple):
 
 
 class Operations:
-    """The collectives that torch calls on rank `rank` of `size`, translated to calls of a communicator."""
+    """Translates the collectives that torch calls on a process group to calls of a communicator.
+
+    `rank`, `size`: this rank's number, and the number of ranks.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank: Final = rank
@@ -50,7 +53,7 @@ class Operations:
         return Operation("allreduce", (array, reduces.op), (tensor,), after, array)
 
     def allreduce_coalesced(self, tensors: Sequence[Any], op: Any) -> list[Operation]:
-        """Return one operation for all tensors, or, for an average of integers, one operation for each tensor."""
+        """Returns one operation that reduces all tensors; for an average of integers, one operation for each tensor."""
         written = [writing(tensor) for tensor in tensors]
         arrays = [array for array, _ in written]
         if not arrays or any(averages_integers(op, array.dtype) for array in arrays):

@@ -27,9 +27,9 @@ _NONE, _DENSE, _SPARSE, _AS_DENSE = range(4)  # kinds of gradients; the last is 
 
 
 class Item(NamedTuple):
-    """A gradient that is being exchanged.
+    """A gradient that is being averaged over the ranks.
 
-    `place`: the index of its parameter. `sent`: the tensor to send. `grad`: the tensor for the result. `finish` copies
+    `place`: the index of its parameter. `sent`: the tensor to send. `grad`: the tensor for the average. `finish` copies
     the received data to `sent`; None if they are there already.
     """
 
@@ -59,19 +59,20 @@ def DistributedOptimizer(
     error_feedback: bool = False,
     timeout: float | None = None,
 ) -> Any:
-    """Return an optimizer of `optimizer`'s class, whose `step` first waits for the averages of all ranks' gradients.
+    """Returns an optimizer of the class of `optimizer` whose `step` first averages gradients over all ranks.
 
-    - `named_parameters`: the parameters' names, shown in errors, as from `model.named_parameters()`
-    - `compression`: "fp16" or "bf16", the dtype in which gradients are sent; None sends them in their own dtype
+    - `named_parameters`: the parameters' names, for errors, such as `model.named_parameters()`
+    - `compression`: "fp16" or "bf16", the dtype in which gradients are sent; None for their own dtype
     - `error_feedback`: with `compression`, add the rounding error of a gradient to the gradient of the next step
-    - `backward_passes_per_step`: gradients of this many backward passes are added locally before they are sent
+    - `backward_passes_per_step`: gradients of this many backward passes are added on each rank before they are sent
     - `op`: "average" or "sum"
-    - `comm`: None for the communicator that `collectives.init` made. All ranks have to make this call, because it makes
-      a `dup` of the communicator; both are closed together
+    - `comm`: None for the communicator that `collectives.init` made. All ranks have to call `DistributedOptimizer`,
+      because it makes a `dup` of the communicator; both are closed together
     - `bucket_bytes`: gradients are sent in buckets of up to this many bytes
     - `sparse_as_dense`: send sparse gradients as dense tensors; by default every rank receives the rows of all ranks
+    - `timeout`: in seconds; None for the communicator's own
 
-    In the first step, gradients are sent after the backward pass; in later steps, buckets are sent while other
+    In the first step, gradients are sent after the backward pass. In later steps, buckets are sent while other
     gradients are still computed. The new optimizer takes over the state of `optimizer`, which must not be used any
     more. ValueError if names are missing or occur twice; DesyncError at the first step if ranks have different
     parameters.
@@ -177,9 +178,9 @@ class _Distributed:
     # --- the step
 
     def synchronize(self) -> None:
-        """Wait until all gradients are averaged over the ranks.
+        """Waits until all gradients are averaged over the ranks.
 
-        `step` calls this; call it yourself to clip gradients before `step`. Raises the errors of collectives, such as
+        `step` does this; call it yourself to clip gradients before `step`. Raises the errors of collectives, such as
         PeerLost and DesyncError.
         """
         announced = None if self._announce is None else self._announce()
@@ -204,7 +205,11 @@ class _Distributed:
         self._synchronized = True
 
     def step(self, closure: Any = None) -> Any:
-        """Wait until all gradients are averaged over the ranks, then make the optimizer's own step."""
+        """Waits until all gradients are averaged over the ranks, then updates the parameters as the plain optimizer
+        does.
+
+        `closure` and the returned value are those of torch's `Optimizer.step`.
+        """
         if not self._skips:
             if self._synchronized:
                 warnings.warn(
@@ -218,7 +223,9 @@ class _Distributed:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """A context in which `step` does not call `synchronize`, because the user has called it."""
+        """A context manager in which `step` does not wait for gradients, because the user has called `synchronize`
+        before.
+        """
         self._skips = True
         try:
             yield
@@ -226,20 +233,20 @@ class _Distributed:
             self._skips = False
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
-        """The optimizer's `zero_grad`. RuntimeError if gradients are still being exchanged."""
+        """Resets the gradients, as torch's `zero_grad`. RuntimeError if gradients are still being sent."""
         if self._flights:
             raise RuntimeError("zero_grad() between backward() and step(): gradients are still being averaged")
         return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Set how many backward passes are added before gradients are sent, from the next step on."""
+        """From the next step on, add the gradients of `passes` backward passes before they are sent."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step is {passes}: it must be 1 or more")
         self._passes = passes
         self._reset()
 
     def close(self) -> None:
-        """Remove the hooks from the parameters, and close the communicator that was made for this optimizer."""
+        """Removes the hooks from the parameters, and closes the communicator that was made for this optimizer."""
         for hook in self._hooks:
             hook.remove()
         self._comm.close()

@@ -36,7 +36,10 @@ _REDUCING: Final = ("op", "timeout")
 
 
 class CollectivesProcessGroup(Group):
-    """The process group that `init_process_group("collectives")` and `new_group` make; for tensors in host memory."""
+    """The process group of this library's backend "collectives" of torch.distributed, for tensors in host memory.
+
+    `init_process_group("collectives")` and `new_group` make it.
+    """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, options: Options, name: str) -> None:
         super().__init__(store, rank, size, timeout, options, name)
@@ -135,7 +138,10 @@ class CollectivesProcessGroup(Group):
         return self._run(opts, "barrier", (), Operation("barrier", (), ()))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier. If `timeout` passes, OpTimeout names all late ranks, whether or not `wait_all_ranks` is set."""
+        """A barrier that raises OpTimeout after `timeout`; the error names all ranks that have not reached the barrier.
+
+        It names all of them whether or not `wait_all_ranks` is set.
+        """
         opts = BarrierOptions()
         opts.asyncOp = False
         if timeout is not None:
@@ -157,7 +163,7 @@ class CollectivesProcessGroup(Group):
         return self._noted(self._messages.recv(tensor, None, tag, self._timeout))
 
     def shutdown(self) -> None:
-        """End the process group; operations in progress fail with Aborted. Does not wait for other ranks."""
+        """Ends the process group; operations in progress fail with Aborted. Does not wait for other ranks."""
         super().shutdown()
         self._messages.close(self._name)
 

@@ -21,7 +21,7 @@ profiles: Final = _profiler_enabled
 
 
 class Entry:
-    """An operation that has begun, as an entry in torch's profiler."""
+    """An entry for one operation in torch's profiler; it begins when this object is made."""
 
     def __init__(self, title: str, inputs: Sequence[Any]) -> None:
         """`title`: as in torch's own backends, such as "all_reduce". `inputs`: tensors, whose shapes are shown."""
@@ -30,16 +30,16 @@ class Entry:
         torch.ops.profiler._call_end_callbacks_on_jit_fut(handle, self._end)
 
     def end(self) -> None:
-        """End the entry in torch's profiler; called once, from any thread."""
+        """Ends the operation's entry in torch's profiler; called once, from any thread."""
         self._end.set_result(None)
 
 
 @contextmanager
 def recorded(title: str, inputs: Sequence[Any]) -> Iterator[Entry | None]:
-    """A context that yields an entry in torch's profiler for the operations started in it; None if no profiler runs.
+    """A context manager that yields an entry in torch's profiler for an operation that is started in it.
 
-    The context ends the entry only on an error; otherwise the operation ends it. `title`: the entry's name. `inputs`:
-    the tensors that it shows.
+    Yields None if no profiler runs. The operation ends the entry; the context manager does so only on an error.
+    `title`: the entry's name. `inputs`: the tensors that it shows.
     """
     if not profiles():
         yield None

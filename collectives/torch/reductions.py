@@ -27,16 +27,16 @@ _OPS: Final = {
 
 
 class Reduction(NamedTuple):
-    """How to reduce: the communicator's op, and a divisor for its result.
+    """How a process group's reduction is computed: by the communicator's op `op`, then divided by `divisor`.
 
-    The divisor is the number of ranks for averages of integers, else 1.
+    `divisor` is the number of ranks for averages of integers, else 1.
     """
 
     op: str
     divisor: int = 1
 
     def finish(self, result: Array | None) -> None:
-        """Divide `result`, a sum of integers, in place; round the average towards zero, as other backends do."""
+        """Divides `result`, a sum of integers, in place, and rounds the average towards zero, as other backends do."""
         if self.divisor == 1 or result is None:
             return
         quotient = result // self.divisor
@@ -50,14 +50,14 @@ def factor_of(op: Any) -> Any:
 
 
 def averages_integers(op: Any, dtype: Dtype) -> bool:
-    """Whether `op` is the average and `dtype` an integer; then the sum is computed, and divided afterwards."""
+    """Whether `op` is the average and `dtype` an integer type; the sum is then computed, and divided afterwards."""
     return op == ReduceOp.AVG and dtype.kind in "iu"
 
 
 def reduction(op: Any, size: int, dtype: Dtype, *arrays: Array) -> Reduction:
-    """Return the `Reduction` for torch's `op` on `size` ranks. ValueError for unknown ops.
+    """Translates torch's `op` to a communicator's op, and a divisor for averages of integers on `size` ranks.
 
-    If `op` has a factor (PREMUL_SUM), the function multiplies `arrays` by it, in place.
+    If `op` has a factor (PREMUL_SUM), multiplies `arrays` by it, in place. Raises ValueError for unknown ops.
     """
     if op == ReduceOp.SUM:  # the most frequent op, without a look-up in the table
         return _SUM

@@ -27,9 +27,10 @@ _kept: Final[list[OurStore]] = []
 
 
 def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """torch's handler for `collectives://` URLs: returns the store, this process's rank and the number of ranks.
+    """The function that torch calls for `collectives://` URLs, such as `init_process_group(init_method=...)` gets.
 
-    Raises ValueError if the launcher's settings are invalid or incomplete, and the errors of opening the store.
+    Yields a store for torch, this process's rank and the number of ranks. Raises ValueError if the launcher's settings
+    are invalid or incomplete, and the errors of opening the store that they name.
     """
     launch = bootstrap()
     if launch.launcher == "torchrun" and os.environ.get("MASTER_ADDR"):
@@ -47,7 +48,7 @@ def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple
 
 
 class OurStore(dist.Store):
-    """Adapts a store of this library to torch's interface of a store."""
+    """A torch store that keeps its keys in one of this library's stores, such as Redis or a directory."""
 
     def __init__(self, store: Store, timeout: float) -> None:
         super().__init__()

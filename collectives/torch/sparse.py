@@ -18,11 +18,12 @@ from collectives.torch.tensors import assign, reading, tensor_of
 
 
 def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callable[[], None]]:
-    """Prepare an allreduce of a sparse tensor: returns two operations, and a function to call when both have ended.
+    """Prepares an allreduce of a sparse tensor: returns two operations to run, and a function to call when both are
+    done.
 
     The function sets `tensor` to the sum or average, which is coalesced. Every rank receives the indices and values of
-    all ranks: n*k entries, if n ranks have k entries each. TypeError for layouts other than COO, ValueError for ops
-    other than SUM and AVG.
+    all ranks: n*k entries, if n ranks have k entries each. `size`: the number of ranks. TypeError for layouts other
+    than COO, ValueError for ops other than SUM and AVG.
     """
     if tensor.layout is not torch.sparse_coo:
         raise TypeError(f"the tensor is sparse ({tensor.layout}): give tensor.to_sparse(), or tensor.to_dense()")

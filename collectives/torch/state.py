@@ -20,7 +20,7 @@ from collectives.torch.tensors import check
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
-    """Overwrite all tensors of `parameters` with those of the root.
+    """Overwrites all tensors of `parameters` with those of rank `root_rank`.
 
     `parameters`: a module (its parameters and buffers), a state dict, or pairs (name, tensor). Names and shapes must be
     the same on every rank.
@@ -35,18 +35,19 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
 
 
 def broadcast_object(value: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
-    """Return the root's `value` on every rank.
+    """Returns the object `value` of rank `root_rank` on every rank; `value` is ignored on the other ranks.
 
-    Supported types: None, bool, int, float, complex, str, bytes, tensors, arrays; lists, tuples, dicts and sets of
-    these. For any other object the root raises TypeError, and the other ranks raise Aborted.
+    Supported are None, bool, int, float, complex, str, bytes, tensors and arrays, and lists, tuples, dicts and sets of
+    them. For any other object the root raises TypeError, and the other ranks raise Aborted.
     """
     return objects.broadcast_object(default(comm), value, root_rank)
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
-    """Set the state and settings of `optimizer` to the root's; the other ranks need not have made a step before.
+    """Sets the state and settings of `optimizer` to those on rank `root_rank`.
 
-    Raises TypeError on every rank if the root's state has objects other than tensors, numbers, strings, lists, dicts.
+    The other ranks need not have made a step before. Raises TypeError on every rank if the root's state has objects
+    other than tensors, numbers, strings, lists and dicts.
     """
     comm = default(comm)
     root = comm.rank == root_rank
@@ -70,7 +71,7 @@ def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Commu
 
 
 def average_parameters(parameters: Any, *, comm: Communicator | None = None) -> None:
-    """Replace floating-point tensors by their average over all ranks.
+    """Replaces all floating-point tensors of `parameters` by their averages over all ranks.
 
     `parameters`: a module (its parameters and buffers), a state dict, or pairs (name, tensor).
     """
@@ -83,15 +84,15 @@ def average_parameters(parameters: Any, *, comm: Communicator | None = None) -> 
 
 
 class ModelAverager:
-    """Local SGD: each rank trains its own model, and the models are averaged over all ranks once in `every` steps.
+    """Local SGD: each rank trains a model of its own, and the models are averaged over all ranks every few steps.
 
         averager = ModelAverager(model, every=8)
         for batch in batches:
             ...; optimizer.step(); averager.step()
 
-    With `every=1` this is synchronous SGD, but each rank's optimizer keeps a state of its own, such as momentum. All
-    ranks must make the same number of steps. The constructor is collective, since it makes a `dup` of `comm` (None: the
-    communicator that `collectives.init` made).
+    This averages after every eighth step. With `every=1` it is synchronous SGD, except that each rank's optimizer keeps
+    a state of its own, such as momentum. All ranks must make the same number of steps. All ranks have to make the
+    object at the same time, because it makes a `dup` of `comm`. None: the communicator that `collectives.init` made.
     """
 
     def __init__(self, parameters: Any, every: int = 1, *, warmup: int = 0, comm: Communicator | None = None) -> None:
@@ -108,7 +109,10 @@ class ModelAverager:
         self.steps = 0
 
     def step(self) -> bool:
-        """Count a training step, and average the models at every `every`-th one. Returns whether they were averaged."""
+        """Counts a training step, and averages the models over all ranks at every `every`-th one.
+
+        Returns whether they were averaged.
+        """
         self.steps += 1
         due = self.steps <= self._warmup or (self.steps - self._warmup) % self._every == 0
         if due:

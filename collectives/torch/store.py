@@ -37,7 +37,7 @@ _SHORTEST, _LONGEST = 0.0005, 0.02  # seconds between two reads
 
 
 class TorchStore:
-    """This library's interface of a store, over torch's `store`.
+    """A store of this library that keeps its keys in `store`, a store of torch.
 
     `close` leaves torch's store open. Values have at most `MOST` bytes.
     """
@@ -60,10 +60,10 @@ class TorchStore:
         return _value(self._read(check_key(key)))
 
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
-        """Wait until all keys exist, and return their values.
+        """Waits until all keys exist in the store, and returns their values.
 
-        The method reads the keys repeatedly and does not use torch's `wait`: that treats deleted keys as present,
-        blocks all other calls on its connection, and prints a warning after a timeout.
+        It reads the keys repeatedly. Torch's own `wait` treats deleted keys as present, blocks all other calls on its
+        connection, and prints a warning after a timeout. `timeout`: in seconds; OpTimeout when it has passed.
         """
         names = check_keys(keys)
         deadline = Deadline(timeout)

@@ -33,29 +33,34 @@ _RAW: Final[dict[int, Dtype]] = {
 
 
 class Written(NamedTuple):
-    """An array for a result, and the function that copies the result to the tensor afterwards; None if not needed."""
+    """The array to which a result for a tensor is written, and a function that copies it to the tensor afterwards.
+
+    The function is None if the array is the tensor's own memory.
+    """
 
     array: Array
     finish: Finish
 
 
 def check(tensor: Any) -> None:
-    """TypeError if a collective could not write `tensor`, whatever its dtype."""
+    """Raises TypeError for an object that is not a tensor whose elements a collective could write, whatever its dtype.
+    """
     _plain(tensor)
 
 
 def reading(tensor: Any, *, moved: bool = False) -> Array:
-    """The elements of `tensor` as an array, in C order.
+    """Returns the elements of `tensor` as a NumPy array, in C order.
 
-    `moved`: the collective computes nothing with them, so any dtype is accepted.
+    `moved`: the collective only moves elements, so any dtype is accepted.
     """
     return _array(_compact(_plain(tensor)), moved)
 
 
 def writing(tensor: Any, *, moved: bool = False) -> Written:
-    """An array that an operation reads and overwrites: over the memory of `tensor`, or a copy of `tensor`.
+    """Returns a NumPy array that a collective reads and overwrites: over the memory of `tensor`, or a copy of it.
 
-    `moved`: the collective computes nothing with the elements, so any dtype is accepted.
+    For a copy, also returns a function that copies the result to `tensor`; otherwise None. `moved`: the collective only
+    moves elements, so any dtype is accepted.
     """
     plain = _plain(tensor)
     if _direct(plain):
@@ -69,9 +74,10 @@ def writing(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def filling(tensor: Any, *, moved: bool = False) -> Written:
-    """An array that an operation only overwrites: over the memory of `tensor`, or a new array of the same shape.
+    """Returns a NumPy array that a collective overwrites without reading it: the memory of `tensor`, or a new array.
 
-    `moved`: the collective computes nothing with the elements, so any dtype is accepted.
+    For a new array, also returns a function that copies the result to `tensor`; otherwise None. `moved`: the collective
+    only moves elements, so any dtype is accepted.
     """
     plain = _plain(tensor)
     if _direct(plain):
@@ -85,9 +91,10 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
-    """One array of these tensors, stacked; over their memory if that is consecutive, else a copy.
+    """Returns one NumPy array with the elements of all `tensors`, stacked on a new first axis.
 
-    The tensors have one shape and dtype. `moved`: the collective computes nothing, so any dtype is accepted.
+    It is over the tensors' memory if that is consecutive, else a copy. Tensors have the same shape and dtype. `moved`:
+    the collective only moves elements, so any dtype is accepted.
     """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
@@ -95,9 +102,10 @@ def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
 
 
 def spread(tensors: Sequence[Any], *, moved: bool = False) -> Written:
-    """One array in which an operation stores the results for all these tensors, which have one shape and dtype.
+    """Returns one NumPy array to which a collective writes the results for all `tensors`, stacked on a new first axis.
 
-    `moved`: the collective computes nothing with the elements, so any dtype is accepted.
+    Also returns a function that copies the results to the tensors; None if the array is over their memory. Tensors have
+    the same shape and dtype. `moved`: the collective only moves elements, so any dtype is accepted.
     """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
@@ -120,7 +128,7 @@ def flat(tensors: Sequence[Any], *, moved: bool = False) -> Array:
 
 
 def pour(array: Array, tensors: Sequence[Any]) -> None:
-    """Fill these tensors, one after the other, with the elements of `array`, which has their dtype."""
+    """Copies the elements of `array` into these tensors, one after the other. They have the dtype of `array`."""
     source, start = tensor_of(array), 0
     for tensor in tensors:
         plain = _plain(tensor)
@@ -132,15 +140,15 @@ def pour(array: Array, tensors: Sequence[Any]) -> None:
 
 
 def assign(tensor: Any, values: Any) -> None:
-    """Set the values of `tensor`, even of an inference tensor, which can be written only in inference mode."""
+    """Copies `values` into `tensor`, even if it is an inference tensor, which can be written only in inference mode."""
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         tensor.copy_(values)
 
 
 def one(tensors: Any, what: str) -> Any:
-    """The only tensor of a list, or `tensors` itself if it is a tensor.
+    """Returns the only tensor of a list, or `tensors` itself if it is a tensor.
 
-    ValueError, which begins with `what`, for a list of several.
+    Raises ValueError, which begins with `what`, for a list of several.
     """
     if isinstance(tensors, torch.Tensor):
         return tensors

@@ -21,7 +21,7 @@ from collectives.torch.profiling import Entry
 
 
 class Started(Protocol):
-    """The methods of `collectives.Work` that code needs to wait for an operation and read its result."""
+    """The methods of `collectives.Work` with which torch's `Work` objects wait for an operation and read its result."""
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> None: ...
@@ -29,7 +29,7 @@ class Started(Protocol):
 
 
 class Done(dist.Work):
-    """The torch `Work` of an operation that was complete when the call returned."""
+    """A torch `Work` for an operation that was complete already when the call returned."""
 
     def wait(self, timeout: Any = None) -> bool:
         return True
@@ -50,9 +50,10 @@ class Done(dist.Work):
 
 
 class Pending(dist.Work):
-    """The torch `Work` of an operation that runs in the background; it keeps the operation's tensors alive.
+    """A torch `Work` for an operation that runs in the background; it keeps the operation's tensors alive.
 
-    Without a timeout, `wait` waits until the operation's own deadline. Errors have the classes of `collectives`.
+    Without a timeout, `wait` waits until the operation's own deadline. Errors are those of this library, such as
+    PeerLost.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Pending(dist.Work):
         return self._ended() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """The error with which the operation failed, None if there is none."""
+        """Returns the error with which the operation failed; None if it has not failed."""
         if not self._ended():
             return None
         try:
@@ -127,7 +128,7 @@ class Pending(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """A future that completes when the work ends: with the list of tensors, or with the work's error."""
+        """Returns a future that completes when the operation ends: with the list of its tensors, or with its error."""
         return self.promise(self._tensors)
 
     # --- for the process group
@@ -137,9 +138,10 @@ class Pending(dist.Work):
         return self._tensors
 
     def settle(self, seconds: float | None = None) -> None:
-        """Wait until the result is in the tensors. Raises the work's error.
+        """Waits until the operation is done and its result is in the tensors. Raises the operation's error.
 
-        `seconds` limits the wait; None: until the operation's deadline. After OpTimeout, the operation may continue.
+        `seconds`: how long to wait; None waits until the operation's deadline. When it has passed, raises OpTimeout,
+        and the operation may continue.
         """
         self._wanted = True
         try:
@@ -156,7 +158,7 @@ class Pending(dist.Work):
         self._complete()
 
     def promise(self, value: Any) -> Any:
-        """A future that completes when the work ends: with `value`, or with the work's error.
+        """Returns a future that completes when the operation ends: with `value`, or with the operation's error.
 
         Later calls return the same future, whatever their `value`.
         """
@@ -173,10 +175,9 @@ class Pending(dist.Work):
         return future
 
     def end_with_backward(self) -> None:
-        """If a backward pass is in progress, make the pass wait at its end for this work and raise the work's error.
+        """If a backward pass is in progress, makes the pass wait at its end for this operation, and raise its error.
 
-        DistributedDataParallel waits for futures in C++, where errors lose their Python types. A callback that is
-        queued here runs before that wait.
+        DistributedDataParallel waits for futures in C++, where errors lose their Python types. This wait comes before.
         """
         if torch._C._current_graph_task_id() >= 0:
             torch.autograd.Variable._execution_engine.queue_callback(self.settle)
