@@ -12,7 +12,10 @@ from collectives.gradients.wire import Compression
 
 
 class Compressor:
-    """What a compressor has to define: `compress` returns a tensor to send, and a context for `decompress`."""
+    """The base class of compressors, as in Horovod: `compress(tensor)` returns the tensor to send, and a context.
+
+    `decompress(tensor, context)` converts a received tensor back.
+    """
 
     wire: ClassVar[str | None]
 
@@ -40,9 +43,9 @@ class NoneCompressor(Compressor):
 
 
 def is_custom(compression: Any) -> bool:
-    """Whether `compression` is a compressor that the user wrote, and not Horovod's.
+    """Whether `compression` is a compressor that the user wrote, and not one of Horovod's.
 
-    TypeError if it is no compressor.
+    Raises TypeError if it is no compressor.
     """
     if isinstance(compression, type) and "wire" in vars(compression):  # `wire` is not inherited
         return False
@@ -55,5 +58,8 @@ def is_custom(compression: Any) -> bool:
 
 
 def wire(compression: Any) -> Compression | None:
-    """The format in which the compressor sends ("fp16", "bf16"); None if it is the user's or does not compress."""
+    """Returns the format in which the compressor sends tensors: "fp16" or "bf16".
+
+    Returns None if the user wrote the compressor, or if it does not compress.
+    """
     return None if is_custom(compression) else cast("Compression | None", compression.wire)

@@ -13,7 +13,10 @@ from collectives.horovod.compression import NoneCompressor
 
 
 class LocalVariables:
-    """Variables whose gradients are not exchanged, found by identity and not by name."""
+    """A set of variables that each rank trains by itself, so that their gradients are not exchanged.
+
+    Variables are compared by identity, not by name.
+    """
 
     def __init__(self) -> None:
         self._known: Final[dict[int, Any]] = {}  # kept alive, so that no other object gets the same id()
@@ -22,9 +25,9 @@ class LocalVariables:
         self._known.update((id(variable), variable) for variable in variables)
 
     def add_layers(self, layers: Any) -> None:
-        """Add the weights of one or several Keras layers.
+        """Adds the weights of one or several Keras layers to the set of variables whose gradients are not exchanged.
 
-        ValueError for layers that are not built and for other objects.
+        Raises ValueError for layers that are not built, and for objects that are not layers.
         """
         if layers is None:
             return
@@ -43,10 +46,11 @@ class LocalVariables:
 
 
 class HorovodExchange:
-    """Compresses gradients, exchanges them by `inner`, this library's exchange, and decompresses the results.
+    """A function object that reduces gradients over all ranks, with Horovod's options.
 
-    The results are multiplied by `factor`. The gradient of a local variable is not exchanged: it is only multiplied by
-    `factor`, and divided by `size` if `scale_local`.
+    It compresses gradients, passes them to `inner`, this library's own function, and decompresses and multiplies the
+    results by `factor`. The gradients of variables in `local` are not exchanged: they are only multiplied by `factor`,
+    and divided by `size` if `scale_local`.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class HorovodExchange:
 
 
 def times(gradient: Any, factor: float) -> Any:
-    """`gradient * factor`, for dense and sparse tensors; None stays None."""
+    """Returns `gradient * factor`, for dense and sparse tensors; None stays None."""
     if gradient is None or factor == 1.0:
         return gradient
     if hasattr(gradient, "dense_shape"):

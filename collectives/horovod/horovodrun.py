@@ -10,7 +10,10 @@ from collections.abc import Mapping
 
 
 def refuse_elastic(env: Mapping[str, str]) -> None:
-    """Raise NotImplementedError if `horovodrun` started this process as part of an elastic job."""
+    """Raises NotImplementedError if `horovodrun` started this process as part of an elastic job, which is unsupported.
+
+    `env`: the environment variables of this process.
+    """
     if env.get("HOROVOD_ELASTIC") == "1":
         raise NotImplementedError(
             "HOROVOD_ELASTIC=1: there is no elastic mode; start as many ranks as there will be, and start again from "

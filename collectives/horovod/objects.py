@@ -16,10 +16,10 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object, on every rank: `obj` itself on the root, a copy on the other ranks.
+    """Returns the object `obj` of rank `root_rank` on every rank; on the other ranks it is a copy.
 
-    None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of these, nested to
-    any depth, keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
+    None, bool, int, float, complex, str, bytes, arrays and tensors are supported, and lists, tuples, dicts and sets of
+    them. Each keeps its type. TypeError on the root for any other object, and Aborted on the other ranks.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     with _explained("broadcast_object"):
@@ -28,7 +28,10 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, in rank order. `broadcast_object` describes supported objects and errors."""
+    """Returns a list of every rank's object `obj`, in rank order.
+
+    `broadcast_object` describes which objects are supported, and the errors for others.
+    """
     with _explained("allgather_object"):
         return objects.allgather_object(process_set.group(), obj)
 

@@ -13,16 +13,16 @@ from collectives.horovod.reductions import Average
 
 
 class Factors(NamedTuple):
-    """The factors by which gradients are multiplied before the reduction, and after it."""
+    """The factors by which gradients are multiplied before the reduction over all ranks, and after it."""
 
     before: float
     after: float
 
 
 def predivided(op: Any, factor: float) -> Factors:
-    """The factors by which to multiply gradients before and after the reduction: 1 / `factor` and `factor`.
+    """Returns the factors for gradients before and after the reduction over all ranks: 1 / `factor` and `factor`.
 
-    ValueError if `factor` is not positive, or if it is not 1 and `op` is not Average.
+    Raises ValueError if `factor` is not positive, or if it is not 1 and `op` is not Average.
     """
     if factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
@@ -32,7 +32,10 @@ def predivided(op: Any, factor: float) -> Factors:
 
 
 def check_groups(num_groups: int, groups: Any) -> None:
-    """Warns if groups of gradients are requested: they are sent in buckets instead. ValueError for invalid groups."""
+    """Warns that Horovod's arguments `num_groups` and `groups` have no effect: gradients are sent in buckets instead.
+
+    Raises ValueError for invalid values.
+    """
     if groups is None and num_groups == 0:
         return
     chosen = num_groups if groups is None else groups
@@ -42,14 +45,14 @@ def check_groups(num_groups: int, groups: Any) -> None:
 
 
 def check_devices(*devices: str) -> None:
-    """Warns if one of `devices` is not a CPU: collectives always work on tensors in host memory."""
+    """Warns if one of `devices` is not a CPU, because this library reduces tensors in host memory."""
     elsewhere = [device for device in devices if device and "cpu" not in device.lower()]
     if elsewhere:
         _warn(f"device {elsewhere[0]!r}: tensors travel from host memory, where TensorFlow brings them")
 
 
 def hint(given: bool, what: str) -> None:
-    """Warns that Horovod's argument `what` has no effect in this library, if it was `given`."""
+    """If the user has `given` Horovod's argument `what`, warns that it has no effect in this library."""
     if given:
         _warn(what)
 

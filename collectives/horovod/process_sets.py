@@ -34,11 +34,13 @@ class ProcessSet:
         self.comm: Communicator | None = None  # of the set, or of this rank alone if it is not in the set
 
     def size(self) -> int | None:
-        """The number of ranks in the set; None before the set is registered."""
+        """The number of ranks in this set of ranks; None before the set is registered."""
         return None if self.process_set_id is None else len(self._members())
 
     def rank(self) -> int | None:
-        """This rank's number in the set; None before the set is registered. ValueError if this rank is not in it."""
+        """This rank's number in this set of ranks; None before the set is registered. ValueError if this rank is not in
+        it.
+        """
         if self.process_set_id is None:
             return None
         self._check_included()
@@ -52,13 +54,18 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
     def group(self) -> Communicator:
-        """The communicator of this set of ranks. ValueError if it is not registered, or does not contain this rank."""
+        """The communicator of this set of ranks. ValueError if the set is not registered, or does not contain this
+        rank.
+        """
         own = self.training()
         self._check_included()
         return own
 
     def training(self) -> Communicator:
-        """The communicator for gradients: that of the set; on a rank outside the set, one of this rank alone."""
+        """The communicator on which this rank reduces gradients if training is limited to this set of ranks.
+
+        On a rank outside the set it is a communicator of this rank alone.
+        """
         if self.process_set_id == 0:
             return world.current().comm
         world.current()
@@ -67,9 +74,9 @@ class ProcessSet:
         return self.comm
 
     def root(self, root_rank: int) -> int:
-        """Converts `root_rank`, a rank's number among all ranks, to its number in the set.
+        """Converts `root_rank`, a rank's number among all ranks, to its number in this set of ranks.
 
-        ValueError if it is not in the set.
+        Raises ValueError if the rank is not in the set.
         """
         members = self._members()
         if root_rank not in members:
@@ -95,7 +102,7 @@ _numbers: Final = itertools.count(1)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a set of ranks, given as a ProcessSet or as rank numbers, and return the ProcessSet.
+    """Registers a set of ranks, given as a ProcessSet or as rank numbers, and returns the ProcessSet.
 
     Every rank must call this function, also ranks outside the set. ValueError if a set of these ranks is registered
     already, or if one of the numbers is not a rank. DesyncError if ranks pass different sets.
@@ -118,9 +125,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Unregister the set, and return whether it was registered. Every rank must call this function.
+    """Unregisters a set of ranks, and returns whether it was registered. Every rank must call this function.
 
-    The set of all ranks stays registered: for it the function returns False.
+    The set of all ranks cannot be unregistered: for it the function returns False.
     """
     if process_set not in _registered:
         return False
@@ -130,7 +137,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def of(process_set_id: int) -> ProcessSet:
-    """The registered process set with the number `process_set_id`. ValueError if there is none."""
+    """Returns the registered set of ranks with the number `process_set_id`. Raises ValueError if there is none."""
     for known in (global_process_set, *_registered):
         if known.process_set_id == process_set_id:
             return known

@@ -30,9 +30,10 @@ _NAMES: Final = {Average: "average", Sum: "sum", Min: "min", Max: "max", Product
 
 
 def op_name(op: Any = None, average: bool | None = None) -> str:
-    """This library's name of the reduction that `op` or the older `average` selects; "average" if both are None.
+    """Returns this library's name of the reduction that `op`, or the older argument `average`, selects.
 
-    ValueError if both are given, or `op` is not one of Horovod's; NotImplementedError for Adasum.
+    It is "average" if both are None. ValueError if both are given, or `op` is not one of Horovod's; NotImplementedError
+    for Adasum.
     """
     if op is not None and average is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
@@ -53,7 +54,8 @@ def op_name(op: Any = None, average: bool | None = None) -> str:
 
 
 def training_op(op: Any) -> str:
-    """This library's name of a reduction of gradients, "average" or "sum". ValueError for other reductions."""
+    """Returns this library's name of a reduction of gradients: "average" or "sum". ValueError for any other reduction.
+    """
     name = op_name(op)
     if name not in ("average", "sum"):
         raise ValueError(f"op is {op!r}: gradients are combined by Average or Sum")

@@ -23,14 +23,16 @@ from collectives.native.errors import ConfigMismatch
 
 
 class NotInitializedError(RuntimeError, ValueError):
-    """`hvd.init()` was not called, or `hvd.shutdown()` was called since. Also a ValueError, as in Horovod."""
+    """Raised if `hvd.init()` was not called, or `hvd.shutdown()` was called since. As in Horovod, it is a ValueError
+    too.
+    """
 
 
 class World(NamedTuple):
     """What `hvd.init` has set up: the communicator, and this rank's position among the hosts.
 
     `opened`: the communicators to close at the end. `cross_size`: the number of hosts that have a rank with this rank's
-    local rank. `cross_rank`: the index of this host among them. `homogeneous`: hosts have equal numbers of ranks.
+    local rank. `cross_rank`: the index of this host among them. `homogeneous`: all hosts have the same number of ranks.
     """
 
     comm: Communicator
@@ -46,7 +48,10 @@ _worlds: Final[list[World]] = []  # at most one
 
 
 def current() -> World:
-    """What `hvd.init` has set up: the `World` that `begin` made. NotInitializedError if there is none."""
+    """Returns what `hvd.init` has set up: the communicator, and this rank's position among the hosts.
+
+    Raises NotInitializedError if `hvd.init` was not called.
+    """
     if not exists():
         raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
     return _worlds[0]
@@ -57,7 +62,7 @@ def exists() -> bool:
 
 
 def begin(comm: Any) -> bool:
-    """Make the `World`, with the communicator of `hvd.init`, if there is none; returns whether this call made it.
+    """Makes the communicator of `hvd.init`, unless there is one already; returns whether this call made it.
 
     `comm`: None for all ranks, a Communicator to use, or a list of the ranks to include.
     """
@@ -75,7 +80,7 @@ def begin(comm: Any) -> bool:
 
 
 def end() -> None:
-    """Undo `begin`: close the communicators that it opened. Has no effect if `begin` was not called."""
+    """Closes the communicators that `hvd.init` made, and forgets them. Has no effect if `hvd.init` was not called."""
     with _lock:
         for world in _worlds:
             _close(world.opened)

@@ -20,16 +20,17 @@ from collectives.native.errors import DesyncError
 
 
 class ModelAveragingCallback(keras.callbacks.Callback):
-    """Averages the model's weights over all ranks every `every` steps, and when training ends.
+    """A Keras callback that averages the model's weights over all ranks every `every` steps, and when training ends.
 
     `every=1` with SGD, with or without momentum, is synchronous SGD. A larger `every` is local SGD: less data is sent,
-    and replicas differ between averages. Weights that are not floating point are set to those of rank 0. With `slots`
-    the optimizer's floating-point state (momentum) is averaged as well; by default each rank keeps its own state.
+    and the ranks' models differ between averages. Weights that are not floating point are set to those of rank 0. With
+    `slots` the optimizer's floating-point state (momentum) is averaged as well; by default each rank keeps its own
+    state.
 
     Put BroadcastGlobalVariablesCallback before this callback, so that all ranks begin with the same weights. ValueError
-    if the optimizer is a DistributedOptimizer. ValueError if `every` is no multiple of the model's steps_per_execution,
-    because Keras calls callbacks only after so many steps. DesyncError on all ranks if ranks have made different
-    numbers of steps.
+    if the optimizer is a DistributedOptimizer, or if ranks have different numbers of steps in an epoch. ValueError if
+    `every` is no multiple of the model's steps_per_execution, because Keras calls callbacks only after so many steps.
+    DesyncError on all ranks if ranks have made different numbers of steps.
     """
 
     def __init__(self, every: int = 1, *, slots: bool = False, comm: Communicator | None = None) -> None:

@@ -28,11 +28,11 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Broadcasts the weights and optimizer slots of rank `root_rank` when training begins.
+    """A Keras callback that sets all ranks' weights and optimizer variables to those of rank `root_rank`, at the start.
 
-    If the model is not built yet, it has no weights, and the broadcast follows the first batch: other ranks then lose
-    what they learned from this batch. To avoid this, build the model before `fit`. Errors are those of
-    `broadcast_global_variables`.
+    If the model is not built yet, it has no weights at the start of training. They are then broadcast after the first
+    batch, so other ranks lose what they learned from this batch. To avoid this, build the model before `fit`. Errors
+    are those of `broadcast_global_variables`.
     """
 
     def __init__(self, root_rank: int = 0, comm: Communicator | None = None) -> None:
@@ -53,11 +53,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces an epoch's metrics by their means over all ranks.
+    """A Keras callback that replaces an epoch's metrics by their means over all ranks.
 
-    Put it before callbacks that use metrics (EarlyStopping, ReduceLROnPlateau, BestModelCheckpoint), so that those
-    decide the same on all ranks. All ranks count equally in the mean, whatever their numbers of samples. ValueError on
-    all ranks if the names of the metrics differ between ranks.
+    Put it before callbacks that use metrics (EarlyStopping, ReduceLROnPlateau, BestModelCheckpoint), so that they
+    decide the same on all ranks. All ranks have the same weight in the mean, whatever their numbers of samples.
+    ValueError on all ranks if the names of the metrics differ between ranks.
     """
 
     def __init__(self, comm: Communicator | None = None) -> None:
@@ -80,13 +80,13 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` up to, not including, `end_epoch`.
+    """A Keras callback that sets the learning rate to `initial_lr * multiplier(epoch)`.
 
-    `multiplier` is a function of the epoch, or a number. With `staircase` the function is called once an epoch. Without
-    `staircase` it is called with a fractional epoch before each batch, or before each execution of several batches
-    (Keras's steps_per_execution); pass `steps_per_epoch` if `fit` does not know the steps per epoch. Nothing is
-    exchanged: every rank computes the same rate. `momentum_correction` raises ValueError, because Keras 3
-    compiles an optimizer's momentum into the step.
+    It does so from `start_epoch` up to, but not including, `end_epoch`. `multiplier` is a function of the epoch, or a
+    number. With `staircase` the function is called once an epoch. Without `staircase` it is called with a fractional
+    epoch before each batch, or before each execution of several batches (Keras's steps_per_execution). Pass
+    `steps_per_epoch` if `fit` does not know the number of steps in an epoch. Every rank computes the same rate; nothing
+    is sent. `momentum_correction` raises ValueError, because Keras 3 compiles an optimizer's momentum into the step.
     """
 
     def __init__(
@@ -136,11 +136,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from `initial_lr / size` to `initial_lr` in `warmup_epochs` epochs, batch by batch.
+    """A Keras callback that raises the learning rate from `initial_lr / size` to `initial_lr`, batch by batch.
 
-    `size` is the number of ranks. `initial_lr` is the full rate, for training on all ranks: often the rate for one
-    process times `size` (Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017). With
-    `verbose`, rank 0 prints a line at the end of the warmup.
+    The warmup takes `warmup_epochs` epochs. `size` is the number of ranks. `initial_lr` is the rate for training on all
+    ranks, often `size` times the rate for one process. P. Goyal et al., "Accurate, large minibatch SGD: training
+    ImageNet in 1 hour", 2017. With `verbose`, rank 0 prints a line at the end of the warmup.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keras's ModelCheckpoint with `save_best_only`; only rank 0 writes files.
+    """Keras's ModelCheckpoint with `save_best_only=True`, of which only rank 0 writes files.
 
     Put it after MetricAverageCallback; otherwise the metrics of rank 0 alone decide which model is the best.
     """

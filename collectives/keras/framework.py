@@ -33,7 +33,10 @@ BACKENDS: Final = ("tensorflow", "torch", "jax")
 
 
 def backend() -> str:
-    """The name of the backend that Keras uses: one of `BACKENDS`. NotImplementedError for any other backend."""
+    """Returns the name of the backend that Keras uses: "tensorflow", "torch" or "jax".
+
+    Raises NotImplementedError for any other backend.
+    """
     name: str = keras.backend.backend()
     if name not in BACKENDS:
         raise NotImplementedError(
@@ -49,14 +52,14 @@ def read(variable: Any) -> Array:
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer that updates weights: the optimizer inside a LossScaleOptimizer, else `optimizer` itself."""
+    """Returns the optimizer that updates weights: the one inside a LossScaleOptimizer, else `optimizer` itself."""
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def updates(optimizer: Any) -> int:
-    """How often this optimizer has applied gradients; steps that loss scaling skipped don't count."""
+    """Returns how many times this optimizer has updated the weights; steps that loss scaling skipped do not count."""
     inner = innermost(optimizer)
     # If gradients are accumulated, `iterations` counts only accumulations; early versions of Keras have nothing else.
     counter = getattr(inner, "_iterations", None)
@@ -64,9 +67,10 @@ def updates(optimizer: Any) -> int:
 
 
 def settle(model: Any) -> None:
-    """Write the training state to the model's variables in the middle of an epoch; the trainer then rereads them.
+    """Copies weights and optimizer state to the model's variables in the middle of an epoch, so that they can be used.
 
-    Only Keras's JAX trainer needs this call: it keeps weights and optimizer state outside the variables in an epoch.
+    Only Keras's JAX trainer needs this call, because during an epoch it keeps both outside the variables. It reads the
+    variables again afterwards.
     """
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:

@@ -27,7 +27,10 @@ _installed: Final[list[str]] = []
 
 
 def install() -> None:
-    """Replace Model.compile, fit and train_on_batch, and LossScaleOptimizer.__init__, unless already replaced."""
+    """Replaces methods of Keras by ones that check whether ranks train together, unless they are replaced already.
+
+    These are Model.compile, fit and train_on_batch, and LossScaleOptimizer.__init__.
+    """
     if _installed:
         return
     for kind, name, replacement in (
@@ -111,14 +114,16 @@ def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwar
 
 
 class Mark(NamedTuple):
-    """How many gradient exchanges and weight updates there have been up to a moment of training."""
+    """How many times gradients were exchanged (`calls`), and weights were updated (`updates`), up to a moment of
+    training.
+    """
 
     calls: int
     updates: int
 
 
 class Distributed(NamedTuple):
-    """A model's distributed optimizer, and its hook, the attribute that holds its exchange of gradients."""
+    """An optimizer that `DistributedOptimizer` has changed, and the object by which it exchanges gradients (`hook`)."""
 
     optimizer: Any
     hook: Hook
@@ -127,9 +132,10 @@ class Distributed(NamedTuple):
         return Mark(self.hook.exchange.calls, updates(self.optimizer))
 
     def check(self, before: Mark, when: str) -> int:
-        """Return the number of gradient exchanges since the moment `before`; `when` names this period in the error.
+        """Returns how many times gradients were exchanged since the moment `before`; `when` names this period in the
+        error.
 
-        RuntimeError if weights were updated more often than gradients were exchanged.
+        Raises RuntimeError if weights were updated more often than gradients were exchanged.
         """
         now = self.mark()
         calls, made = now.calls - before.calls, now.updates - before.updates
@@ -220,7 +226,9 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """If ranks were at different steps when `error` occurred, raise DesyncError with each rank's epoch and step."""
+        """If ranks were at different training steps when `error` occurred, raises a DesyncError that says where each
+        rank was.
+        """
         aside, self._aside = self._aside, None
         if aside is None:
             return

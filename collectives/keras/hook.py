@@ -29,10 +29,10 @@ class Exchange(Protocol):
 
 
 class Hook:
-    """How a distributed optimizer exchanges gradients.
+    """How an optimizer that `DistributedOptimizer` has changed exchanges gradients.
 
-    `comm` is the user's communicator, `exchange` the function that combines the gradients of all ranks, and `every` the
-    number of backward passes before each exchange.
+    `comm`: the user's communicator. `exchange`: the function that reduces gradients over all ranks. `every`: the number
+    of backward passes before each exchange.
     """
 
     def __init__(self, comm: Communicator, exchange: Exchange, every: int) -> None:
@@ -56,15 +56,18 @@ def attach(optimizer: Any, hook: Hook) -> None:
 
 
 def hook_of(optimizer: Any) -> Hook | None:
-    """The hook of a distributed optimizer; None for any other optimizer, even if it wraps a distributed one."""
+    """Returns the object by which `optimizer` exchanges gradients, which `DistributedOptimizer` has attached to it.
+
+    Returns None for any other optimizer, even if it wraps a distributed one.
+    """
     found: Hook | None = getattr(optimizer, "__dict__", {}).get(_ATTRIBUTE)
     return found
 
 
 def wrongly_nested(optimizer: Any) -> bool:
-    """Whether `optimizer` is a LossScaleOptimizer around a distributed optimizer.
+    """Whether `optimizer` is a LossScaleOptimizer around an optimizer that exchanges gradients, which is an error.
 
-    This is an error: each rank would skip or make the exchange by its own gradients, and ranks would hang.
+    Each rank would decide by its own gradients whether to skip the exchange, so ranks would hang.
     """
     return hook_of(optimizer) is None and hook_of(innermost(optimizer)) is not None
 

@@ -19,8 +19,8 @@ ops = keras.ops
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """Keras's BatchNormalization, with statistics over the batches of all ranks; inference is unchanged.
 
-    Each training step makes one allreduce of 2 * channels + 1 numbers in the forward pass, and one in the backward
-    pass. So every rank has to call the layer equally often. Ranks may have batches of different sizes, and masks: each
+    Each training step runs one allreduce of 2 * channels + 1 numbers in the forward pass, and one in the backward pass.
+    So every rank has to call the layer equally often. Ranks may have batches of different sizes, and masks: each
     unmasked sample of any rank has the same weight. If `comm` is None, the layer uses the communicator that
     `collectives.init` made. `comm` is not saved with the model.
     """

@@ -32,38 +32,29 @@ def DistributedOptimizer(
     timeout: float | None = None,
     name: str = "",
 ) -> Any:
-    """Make `optimizer` exchange gradients with all ranks at every step, and return it.
+    """Changes `optimizer` so that it exchanges gradients with all ranks at every step, and returns it.
 
-    The same object is returned, with its state and settings; its class becomes a subclass with the same name. A model
-    is saved and loaded as if its optimizer were not distributed. If `optimizer` is a name like "adam", a new optimizer
-    is made.
+    The object keeps its state and settings; its class becomes a subclass with the same name. A model is saved and
+    loaded as if its optimizer were not distributed. If `optimizer` is a name like "adam", a new optimizer is made.
 
-    optimizer: a Keras 3 optimizer; ValueError if it is distributed already. Under mixed_float16 pass a
-    LossScaleOptimizer, so that all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`.
-
-    comm: the communicator; None uses the one that `collectives.init` made.
-
-    op: how the ranks' gradients are combined: "average", "sum", "min", "max" or "prod".
-
-    compression: "fp16" or "bf16" sends gradients in this format; None sends them unchanged.
-
-    bucket_bytes: gradients are exchanged in buckets of up to this many bytes.
-
-    sparse_as_dense: exchange embeddings' gradients as dense tensors; by default they stay sparse.
-
-    error_feedback: add the rounding errors of `compression` to the gradients of the next step.
-
-    backward_passes_per_step: with k, each rank averages the gradients of k backward passes, and exchanges the average.
-
-    missing: what happens if a gradient is None on some ranks only. "error" raises an error on all ranks; "zero"
-    replaces None by zeros.
-
-    timeout: seconds for each exchange; None uses the communicator's timeout.
-
-    name: appears in errors, to distinguish several optimizers.
+    - `optimizer`: a Keras 3 optimizer; ValueError if it is distributed already. Under mixed_float16 pass a
+      LossScaleOptimizer, so that all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`
+    - `comm`: the communicator; None for the one that `collectives.init` made
+    - `op`: how the ranks' gradients are combined: "average", "sum", "min", "max" or "prod"
+    - `compression`: "fp16" or "bf16" sends gradients in this format; None sends them unchanged
+    - `bucket_bytes`: gradients are exchanged in buckets of up to this many bytes
+    - `sparse_as_dense`: exchange embeddings' gradients as dense tensors; by default they stay sparse
+    - `error_feedback`: add the rounding errors of `compression` to the gradients of the next step
+    - `backward_passes_per_step`: with k, each rank averages the gradients of k backward passes, and exchanges the
+      average
+    - `missing`: what happens if a gradient is None on some ranks only. "error" raises an error on all ranks; "zero"
+      replaces None by zeros
+    - `timeout`: seconds for each exchange; None for the communicator's timeout
+    - `name`: appears in errors, to distinguish several optimizers
 
     `fit` and `train_on_batch` raise PeerLost, OpTimeout and DesyncError as these types, not as errors of Keras's
-    backend. They raise RuntimeError if weights were changed without an exchange. docs/keras.md has the details.
+    backend. They raise RuntimeError if weights were updated without an exchange of gradients. docs/keras.md has the
+    details.
     """
     plain = keras.optimizers.get(optimizer)
     _check_kind(plain)

@@ -15,7 +15,7 @@ from collectives.keras.optimizer import DistributedOptimizer
 def load_model(
     filepath: Any, custom_objects: dict[str, Any] | None = None, comm: Communicator | None = None, **options: Any
 ) -> Any:
-    """Load a model by `keras.models.load_model`, and make its optimizer distributed again.
+    """Loads a model by `keras.models.load_model`, and applies `DistributedOptimizer` to its optimizer.
 
     `options` are keyword arguments of DistributedOptimizer, which the file does not contain. Every rank may read the
     same file. If ranks read different files, broadcast_global_variables makes the models equal afterwards. ValueError

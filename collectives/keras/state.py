@@ -23,11 +23,11 @@ _CHUNK: Final = 64 << 20  # bytes sent at a time, so that a large model is not i
 
 
 def broadcast_global_variables(model: Any, root_rank: int = 0, comm: Communicator | None = None) -> None:
-    """Overwrite every rank's weights of `model`, and its optimizer's slots, with those of rank `root_rank`.
+    """Overwrites every rank's weights of `model`, and its optimizer's variables, with those of rank `root_rank`.
 
-    The model has to be built; the optimizer's slots are made if there are none. States of random number generators are
-    not broadcast, so that dropout differs between ranks. If variables differ between ranks in shape or dtype, nothing
-    is overwritten, and all ranks raise ConfigMismatch.
+    The model has to be built; the optimizer's variables are made if there are none. States of random number generators
+    are not broadcast, so that dropout differs between ranks. If variables differ between ranks in shape or dtype,
+    nothing is overwritten, and all ranks raise ConfigMismatch.
     """
     if not model.built:
         raise ValueError(
@@ -40,7 +40,10 @@ def broadcast_global_variables(model: Any, root_rank: int = 0, comm: Communicato
 
 
 def slots_of(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
-    """All variables of `optimizer`, with its learning rate; if needed, makes them for the weights `trainable` first."""
+    """Returns all variables of `optimizer`, such as momentum and learning rate.
+
+    If the optimizer has not made them yet, makes them for the weights `trainable` first.
+    """
     if not optimizer.built:
         with keras.name_scope(optimizer.name):
             optimizer.build(list(trainable))
@@ -48,7 +51,10 @@ def slots_of(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Communicator | None = None) -> None:
-    """Overwrite these Keras variables with those of rank `root_rank`. ConfigMismatch if shapes or dtypes differ."""
+    """Overwrites these Keras variables with those of rank `root_rank`.
+
+    Raises ConfigMismatch on all ranks if shapes or dtypes differ between ranks.
+    """
     comm = default(comm)
     if not 0 <= root_rank < comm.size:
         raise ValueError(f"root_rank must be from 0 to {comm.size - 1}, not {root_rank}")
@@ -64,7 +70,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Comm
 
 
 def check_same(comm: Communicator, variables: Sequence[Any], root_rank: int = 0) -> None:
-    """Raise ConfigMismatch on all ranks if a rank's variables differ in shape or dtype from those of `root_rank`.
+    """Raises ConfigMismatch on all ranks if a rank's variables differ in shape or dtype from those of rank `root_rank`.
 
     The error names the first difference.
     """

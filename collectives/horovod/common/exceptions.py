@@ -11,7 +11,7 @@ __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt"]
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Raised by Horovod's elastic mode if hosts join or leave. This library has no such mode, so nothing raises it."""
+    """In Horovod's elastic mode, raised if hosts join or leave. This library has no such mode, so nothing raises it."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()

@@ -18,9 +18,10 @@ from collectives.keras.state import broadcast_variables, slots_of
 
 
 class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallback):
-    """When training begins, copies the root's weights and optimizer slots, except `local_variables`, to every rank.
+    """A Keras callback that sets all ranks' weights and optimizer variables to the root's when training begins.
 
-    If a model has no weights until its first batch, they are copied after that batch.
+    `local_variables` are left as they are on each rank. If a model has no weights until its first batch, they are set
+    after that batch.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
@@ -30,7 +31,7 @@ class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallbac
         self._local.add(*(local_variables or ()))
 
     def register_local_var(self, var: Any) -> None:
-        """Do not broadcast this variable: leave it as it is on each rank."""
+        """Excludes the variable `var` from the broadcast: it is left as it is on each rank."""
         self._local.add(var)
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -53,7 +54,10 @@ class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallbac
 
 
 class MetricAverageCallback(callbacks.MetricAverageCallback):
-    """Replaces an epoch's metrics by their means over all ranks. Put it before callbacks that act on metrics."""
+    """A Keras callback that replaces an epoch's metrics by their means over all ranks.
+
+    Put it before callbacks that use metrics, such as EarlyStopping.
+    """
 
     def __init__(self, device: str = "") -> None:
         super().__init__(world.current().comm)
@@ -61,10 +65,11 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
 
 
 class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
-    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` up to, not including, `end_epoch`.
+    """A Keras callback that sets the learning rate to `initial_lr * multiplier(epoch)`.
 
-    If `multiplier` is a number, the rate is `initial_lr * multiplier ** (epoch - start_epoch)`. There is no momentum
-    correction: `momentum_correction=True` causes a warning if the optimizer has momentum.
+    It does so from `start_epoch` up to, but not including, `end_epoch`. If `multiplier` is a number, the rate is
+    `initial_lr * multiplier ** (epoch - start_epoch)`. There is no momentum correction: `momentum_correction=True`
+    causes a warning if the optimizer has momentum.
     """
 
     def __init__(
@@ -89,10 +94,10 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
 
 
 class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
-    """Raises the learning rate from `initial_lr / size` to `initial_lr` over `warmup_epochs` epochs, batch by batch.
+    """A Keras callback that raises the learning rate from `initial_lr / size` to `initial_lr`, batch by batch.
 
-    `size` is the number of ranks. There is no momentum correction: `momentum_correction=True` causes a warning if the
-    optimizer has momentum.
+    The warmup takes `warmup_epochs` epochs. `size` is the number of ranks. There is no momentum correction:
+    `momentum_correction=True` causes a warning if the optimizer has momentum.
     """
 
     def __init__(
@@ -115,7 +120,7 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
 
 
 class BestModelCheckpoint(callbacks.BestModelCheckpoint):
-    """Saves the best model, on rank 0 alone. Put it after MetricAverageCallback.
+    """A Keras callback that saves the best model so far, on rank 0 only. Put it after MetricAverageCallback.
 
     ValueError without `filepath`: Horovod's Spark estimators set the path, but this library has no such estimators.
     """

@@ -14,7 +14,7 @@ from collectives.keras.framework import keras
 
 @keras.saving.register_keras_serializable("collectives.horovod")
 class SyncBatchNormalization(hooks.SyncBatchNormalization):
-    """Batch normalization with statistics over the batches of all ranks. ValueError unless `fused` is False."""
+    """Keras's BatchNormalization, with statistics over the batches of all ranks. ValueError unless `fused` is False."""
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
         if fused in (True, None):

@@ -26,27 +26,32 @@ def allreduce(
     op: Any = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """The reduction of all ranks' values, by Average if neither `op` nor `average` is given.
+    """Returns the reduction of all ranks' values; the average if neither `op` nor `average` is given.
 
     Values must have the same shape and dtype on all ranks. The average of integers is rounded towards 0.
-    `prescale_factor` and `postscale_factor` multiply values before and after the reduction.
+    `prescale_factor` and `postscale_factor` multiply values before and after the reduction. `name` appears in errors.
     """
     return _reduced("allreduce", value, op_name(op, average), prescale_factor, postscale_factor, compression)
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
-    """This rank's rows of the reduction of all ranks' values. ValueError if rows do not divide evenly among ranks."""
+    """Reduces all ranks' values by `op`, and returns this rank's rows of the result.
+
+    ValueError if the number of ranks does not divide the number of rows.
+    """
     return _reduced("reduce_scatter", value, op_name(op), 1.0, 1.0, Compression.none)
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """The values of all ranks, joined along the first axis in rank order. Shapes may differ in the first axis only."""
+    """Returns the values of all ranks, joined along the first axis in rank order. Only the first axis may differ in
+    length.
+    """
     comm = global_process_set.group()
     return keras.ops.convert_to_tensor(comm.allgatherv(_array(_tensor(value, "allgather"))))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The root's value, on every rank. Values must have the same shape and dtype on all ranks."""
+    """Returns the value of rank `root_rank` on every rank. Values must have the same shape and dtype on all ranks."""
     comm = global_process_set.group()
     array = np.array(_array(_tensor(value, "broadcast")))
     return keras.ops.convert_to_tensor(comm.broadcast(array, global_process_set.root(root_rank)))

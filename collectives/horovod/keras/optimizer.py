@@ -36,12 +36,12 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Make `optimizer` combine all ranks' gradients, and return the same object.
+    """Changes `optimizer` so that it reduces gradients over all ranks before each update, and returns the same object.
 
-    Saving a model stores the plain optimizer, without these arguments. `gradient_predivide_factor` is checked, but has
-    no effect: in Horovod it avoids overflow of averages, and here averages cannot overflow. Gradients of
-    `backward_passes_per_step` passes are summed, or averaged if `average_aggregated_gradients` is True. The other
-    arguments are Horovod's; docs/horovod.md lists those with another effect here.
+    When a model is saved, the file contains the plain optimizer, without these arguments. `gradient_predivide_factor`
+    is checked, but has no effect: in Horovod it avoids overflow of averages, and here averages cannot overflow.
+    Gradients of `backward_passes_per_step` passes are summed, or averaged if `average_aggregated_gradients` is True.
+    The other arguments are Horovod's; docs/horovod.md lists those with another effect here.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)
@@ -90,9 +90,10 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedOptimizer`, but `local_layers`' gradients are not exchanged. The layers must be built.
+    """Like `DistributedOptimizer`, but gradients of the weights of `local_layers` are not exchanged between ranks.
 
-    The other arguments are Horovod's; docs/horovod.md lists those with another effect here.
+    `local_layers`: Keras layers, which must be built. The other arguments are Horovod's; docs/horovod.md lists those
+    with another effect here.
     """
     made = DistributedOptimizer(
         optimizer,
@@ -120,9 +121,10 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Load a model and make its optimizer distributed.
+    """Loads a Keras model from a file, and applies `DistributedOptimizer` to its optimizer.
 
-    The arguments are those of Horovod's `load_model`. ValueError if there is no optimizer, or if `legacy_opts` is set.
+    The arguments are those of Horovod's `load_model`. ValueError if the file has no optimizer, or if `legacy_opts` is
+    set.
     """
     if legacy_opts:
         raise ValueError("Keras 3 has no legacy optimizers: save the model with one of keras.optimizers")

@@ -24,10 +24,10 @@ _NO_SESSIONS: Final = "objects travel without TensorFlow: session is not used"
 def broadcast_variables(
     variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
 ) -> Any:
-    """Set every rank's variables, of TensorFlow or Keras, to the values on the root.
+    """Sets every rank's variables, of TensorFlow or Keras, to the values that they have on rank `root_rank`.
 
     `inplace` saves memory in Horovod; here it has no effect. DesyncError on every rank if shapes or dtypes of variables
-    differ between ranks. Returns None, or in a graph of TensorFlow 1 the operation that a session has to run.
+    differ between ranks. Returns None; in a graph of TensorFlow 1, the operation that a session has to run.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     return hooks.broadcast_variables(list(variables), root, comm=group)
@@ -37,9 +37,9 @@ def broadcast_variables(
 def broadcast_(
     variables: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Set every rank's variables to the root's values, as `broadcast_variables` does, and return the variables.
+    """Sets every rank's variables to the values that they have on rank `root_rank`, and returns the variables.
 
-    In a graph of TensorFlow 1, returns tensors of their new values.
+    In a graph of TensorFlow 1, returns tensors of their new values. Errors are those of `broadcast_variables`.
     """
     found = list(variables)
     done = broadcast_variables(found, root_rank, process_set)
@@ -50,7 +50,7 @@ def broadcast_(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that sets all global variables of a TensorFlow 1 graph to the root's values.
+    """Returns an operation that sets all global variables of a TensorFlow 1 graph to their values on rank `root_rank`.
 
     Raises RuntimeError in eager execution, as Horovod does: TensorFlow 2 has no global variables.
     """
@@ -63,7 +63,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Sets global variables to the root's values when a session of TensorFlow 1 has been made."""
+    """A hook for TensorFlow 1 sessions that sets global variables to the root's values when the session has been made.
+    """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         check_devices(device)
@@ -85,9 +86,9 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object, on every rank. See `collectives.tensorflow.broadcast_object` for supported types.
+    """Returns the object `obj` of rank `root_rank` on every rank.
 
-    `session` has no effect.
+    `collectives.tensorflow.broadcast_object` describes which objects are supported. `session` has no effect.
     """
     hint(session is not None, _NO_SESSIONS)
     return objects.broadcast_object(obj, root_rank, name, process_set)
@@ -99,7 +100,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Returns a function of one object that calls `broadcast_object` with the object and these arguments."""
+    """Returns a function f, for which f(obj) is broadcast_object(obj, ...) with the arguments given here."""
     hint(session is not None, _NO_SESSIONS)
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 
@@ -107,9 +108,9 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Every rank's object, in rank order. See `collectives.tensorflow.broadcast_object` for supported types.
+    """Returns a list of every rank's object `obj`, in rank order.
 
-    `session` has no effect.
+    `collectives.tensorflow.broadcast_object` describes which objects are supported. `session` has no effect.
     """
     hint(session is not None, _NO_SESSIONS)
     return objects.allgather_object(obj, name, process_set)
@@ -135,5 +136,5 @@ def local_size_op(name: str | None = None) -> Any:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """1 if this rank is in the process set with that number, else 0."""
+    """Returns 1 if this rank is in the process set (set of ranks) with the number `process_set_id`, else 0."""
     return tf.constant(int(bool(process_sets.of(process_set_id).included())), tf.int32, name=name or "included")

@@ -37,11 +37,12 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of all ranks' tensors, or tf.IndexedSlices, by Average if neither `op` nor `average` is given.
+    """Returns the reduction of all ranks' tensors, or tf.IndexedSlices; the average if neither `op` nor `average` is
+    given.
 
     Tensors must have the same shape and dtype on all ranks. The average of integers is rounded towards 0. `name`
-    appears in error messages. `prescale_factor` and `postscale_factor` multiply tensors before and after the reduction.
-    `process_set`: the ranks that take part.
+    appears in errors. `prescale_factor` and `postscale_factor` multiply tensors before and after the reduction.
+    `process_set`: the ranks that take part. docs/horovod.md lists arguments without effect.
     """
     check_devices(device_dense, device_sparse)
     chosen = op_name(op, average)
@@ -120,10 +121,10 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction of all ranks' tensors.
+    """Reduces all ranks' tensors by `op`, and returns this rank's rows of the result.
 
-    If the number of rows is not a multiple of the number of ranks, the first ranks get one row more. `prescale_factor`
-    and `postscale_factor` multiply tensors before and after the reduction. `process_set`: the ranks that take part.
+    If the number of ranks does not divide the number of rows, the first ranks get one row more. `prescale_factor` and
+    `postscale_factor` multiply tensors before and after the reduction. `process_set`: the ranks that take part.
     """
     check_devices(device_dense)
     comm, chosen = process_set.group(), op_name(op)
@@ -169,7 +170,10 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensors of all ranks, joined along the first axis in rank order. Shapes may differ in the first axis only."""
+    """Returns the tensors of all ranks, joined along the first axis in rank order. Only this axis may differ in length.
+
+    `process_set`: the ranks that take part.
+    """
     comm = process_set.group()
     x = _gradient_times(tensor_of(tensor, "allgather"), 1.0 / comm.size)
     return hooks.allgather(x, comm=comm, name=name or "")
@@ -194,7 +198,10 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's tensor, on every rank. Tensors must have the same shape and dtype on all ranks."""
+    """Returns the tensor of rank `root_rank` on every rank. Tensors must have the same shape and dtype on all ranks.
+
+    `process_set`: the ranks that take part.
+    """
     comm = process_set.group()
     x = _gradient_times(tensor_of(tensor, "broadcast"), 1.0 / comm.size)
     return hooks.broadcast(x, process_set.root(root_rank), comm=comm, name=name or "")
@@ -208,10 +215,10 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send rows of the tensor to each rank, and return the rows received from all ranks, in rank order.
+    """Sends rows of the tensor to each rank, and returns the rows received from all ranks, in rank order.
 
     `splits[i]` is the number of rows sent to rank i; without `splits` every rank gets the same number of rows. With
-    `splits` the result is a pair: the rows received, and the number of rows from each rank (int32).
+    `splits`, a pair is returned: the rows received, and the number of rows from each rank (int32).
     """
     comm = process_set.group()
     if splits is None:
@@ -222,9 +229,10 @@ def alltoall(
 
 @_plain
 def join() -> Any:
-    """For a rank without data left: take part in other ranks' allreduces with zeros, until all ranks have joined.
+    """For a rank without data left: takes part in the allreduces of other ranks, with zeros, until all ranks have
+    called `join`.
 
-    Returns the number of the rank that joined last, as an int32 scalar.
+    Returns the number of the rank that called `join` last, as an int32 scalar.
     """
     return tf.cast(hooks.join(comm=global_process_set.group()), tf.int32)
 

@@ -38,7 +38,10 @@ class _Tape(hooks.DistributedGradientTape):
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """tf.GradientTape's `gradient`, combined over all ranks. `use_generic_names` has no effect."""
+        """Returns the gradients of `target` with respect to `sources`, reduced over all ranks.
+
+        The arguments are those of tf.GradientTape.gradient; `use_generic_names` has no effect.
+        """
         if isinstance(unconnected_gradients, bool):  # Horovod's fourth argument is use_generic_names
             unconnected_gradients = tf.UnconnectedGradients.NONE
         return super().gradient(target, sources, output_gradients, unconnected_gradients)
@@ -46,7 +49,10 @@ class _Tape(hooks.DistributedGradientTape):
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        """Two lists of pairs (variable, gradient): for local sources, which are not exchanged, and for the others."""
+        """Returns two lists of pairs (variable, gradient); the gradients of the second list are reduced over all ranks.
+
+        The first list is for local sources, whose gradients are not exchanged.
+        """
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients), strict=True))
         local = [pair for pair in pairs if pair[0] in self.local]
         return local, [pair for pair in pairs if pair[0] not in self.local]
@@ -65,7 +71,7 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Returns a tape around `gradtape`, whose `gradient` combines the gradients of all ranks.
+    """Returns a tape around `gradtape`, a tf.GradientTape; its `gradient` returns gradients reduced over all ranks.
 
     The other arguments are Horovod's; docs/horovod.md lists those with another effect here. DesyncError on all ranks if
     a gradient is None on some ranks only, or if its shape or dtype differs between ranks.
@@ -106,7 +112,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedGradientTape`, but gradients of the weights of `local_layers` (Keras layers) are not exchanged.
+    """Like `DistributedGradientTape`, but gradients of the weights of `local_layers` (Keras layers) are not exchanged.
 
     The other arguments are Horovod's; docs/horovod.md lists those with another effect here.
     """
@@ -144,7 +150,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Make a Keras optimizer combine all ranks' gradients, and return it.
+    """Changes a Keras optimizer so that it reduces gradients over all ranks before each update, and returns it.
 
     The other arguments are Horovod's; docs/horovod.md lists those with another effect here. NotImplementedError for an
     optimizer of TensorFlow 1.

@@ -30,7 +30,10 @@ class Waitable(Protocol):
 
 
 class Handle:
-    """A handle of the operations `parts`; `deliver` turns the list of their results into the handle's result."""
+    """A handle of several operations in the background, to wait for all of them.
+
+    `parts`: the operations. `deliver(results)` makes the result of the handle from the list of their results.
+    """
 
     def __init__(self, parts: Sequence[Waitable], deliver: Callable[[list[Any]], Any]) -> None:
         self._parts: Final = parts
@@ -49,12 +52,12 @@ class Handle:
 
 
 def poll(handle: Any) -> bool:
-    """Whether the operation is done, or has failed. If True, `synchronize` does not block."""
+    """Whether the operation of this handle is done, or has failed. If True, `synchronize` does not block."""
     return bool(handle.done())
 
 
 def synchronize(handle: Any) -> Any:
-    """Wait for the operation, and return its result or raise its error (PeerLost, OpTimeout, DesyncError, ...)."""
+    """Waits for the operation of this handle; returns its result or raises its error (PeerLost, OpTimeout, ...)."""
     return handle.wait()
 
 
@@ -163,9 +166,9 @@ def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
 
 
 def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:
-    """The ops in `hows`, sorted, each with the indices of the reductions in `hows` that use it.
+    """Groups reductions by op: returns pairs (op, indices of the reductions in `hows` with this op), sorted by op.
 
-    Averages of integers use op "sum".
+    Averages of integers use the op "sum".
     """
     ops = sorted({how.op for how in hows})
     return [(op, [i for i, how in enumerate(hows) if how.op == op]) for op in ops]
@@ -178,9 +181,9 @@ def _one(handle: Handle) -> Handle:
 def sparse_allreduce_async(
     tensor: Any, name: str | None, op: Any, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Any]:
-    """Start an allreduce of a sparse tensor, by gathering all ranks' rows, and return a handle.
+    """Starts an allreduce of a sparse tensor, by gathering all ranks' rows, and returns a handle.
 
-    As in Horovod, the handle is a function: a call of it waits for the rows and returns the reduced tensor.
+    As in Horovod, the handle is a function: calling it waits for the rows and returns the reduced tensor.
     """
     average = training_op(op) == "average"
     comm = process_set.group()
@@ -202,7 +205,7 @@ def sparse_allreduce_async(
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """`allgather` in the background. The call itself blocks until every rank has made it."""
+    """`allgather` in the background; returns a handle. This call itself returns only when every rank has made it."""
     return hooks.allgather_async(check_tensor(tensor), comm=process_set.group())
 
 
@@ -270,9 +273,10 @@ def grouped_reducescatter_async(
 def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """`alltoall` in the background. The call itself blocks until every rank has made it.
+    """`alltoall` in the background; returns a handle. This call itself returns only when every rank has made it.
 
-    The result is a pair, even without `splits`: the rows received, and the number of rows from each rank.
+    The handle's result is always a pair, even without `splits`: the rows received, and the number of rows from each
+    rank.
     """
     comm = process_set.group()
     rows = tensor.shape[0] if check_tensor(tensor).dim() else 0
@@ -283,7 +287,10 @@ def alltoall_async(
 
 
 def received(coming: Any, splits: Any) -> Any:
-    """`coming`, the number of rows from each rank, as a tensor of `splits.dtype`, int32 if `splits` is no tensor."""
+    """Returns `coming`, the number of rows from each rank, as a tensor with the dtype of `splits`.
+
+    The dtype is int32 if `splits` is no tensor.
+    """
     dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     return torch.as_tensor(coming).to(dtype)
 

@@ -32,7 +32,10 @@ class FP16Compressor(_Cast):
 
 
 class BF16Compressor(_Cast):
-    """Casts floating-point tensors to bfloat16, which has the range of float32. Horovod has no such compressor."""
+    """Casts floating-point tensors to bfloat16 before they are sent. Horovod has no such compressor.
+
+    bfloat16 has the range of float32.
+    """
 
     wire = "bf16"
     dtype = torch.bfloat16

@@ -38,7 +38,9 @@ _world: list[weakref.ref[Communicator]] = []  # at most one: the communicator of
 
 
 class Announcement:
-    """A message in progress that tells ranks which have called `join` of a coming call, so that they take part."""
+    """A message in progress that tells ranks that have called `hvd.join` which call follows, so that they take part in
+    it.
+    """
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
@@ -47,16 +49,16 @@ class Announcement:
         return all(work.done() for work in self._works)
 
     def wait(self) -> list[int]:
-        """Wait until all ranks know of the coming call; returns the ranks that have called `join`."""
+        """Waits until all ranks know which call follows; returns the ranks that have called `hvd.join`."""
         found = [work.result() for work in self._works]
         return np.flatnonzero(found[0][:, 0] == _JOINED).tolist() if found else []
 
 
 def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> Announcement:
-    """Tell the ranks that have called `hvd.join` that an allreduce of `tensors` follows; returns an `Announcement`.
+    """Tells the ranks that have called `hvd.join` that an allreduce of `tensors` follows, so that they take part in it.
 
-    DesyncError on every rank if `op` is not a sum or average and a rank has called `join`: its zeros would change the
-    result.
+    Returns a handle of this message. DesyncError on every rank if a rank has called `join`, and `op` is not a sum or
+    average: its zeros would change the result.
     """
     op = op_name(op)
     made = _announced(process_set, _ALLREDUCE, _OPS.index(op), [word for x in tensors for word in _form(x)])
@@ -68,7 +70,10 @@ def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any])
 
 
 def register(optimizer: Any, process_set: ProcessSet) -> None:
-    """Make an optimizer of collectives.torch tell the ranks that have called `hvd.join` of each step."""
+    """Makes `optimizer` tell ranks that have called `hvd.join` of each step, so that they take part in it.
+
+    `optimizer`: made by `collectives.torch.DistributedOptimizer`.
+    """
     if process_set is not global_process_set:
         return
     comm = process_set.group()
@@ -85,11 +90,12 @@ def register(optimizer: Any, process_set: ProcessSet) -> None:
 
 
 def join(device: int = -1) -> int:
-    """For a rank without data left: take part in the other ranks' calls with zeros until every rank has joined.
+    """For a rank without data left: takes part in the calls of other ranks, with zeros, until all ranks have called
+    `join`.
 
-    Returns the number of the rank that joined last. Averages still divide by the number of all ranks.
-    Meanwhile the other ranks may call all forms of allreduce with Average or Sum, and steps of optimizers; DesyncError
-    if a rank calls anything else. RuntimeError between backward() and step(). `device` has no effect.
+    Returns the number of the rank that called `join` last. Averages still divide by the number of all ranks. Meanwhile
+    the other ranks may call any form of allreduce with Average or Sum, and `step` of optimizers; DesyncError if a rank
+    calls anything else. RuntimeError between backward() and step(). `device` has no effect.
     """
     comm = global_process_set.group()
     made = [optimizer() for optimizer in _optimizers]
@@ -175,7 +181,10 @@ def _cannot(op: str, joined: list[int]) -> str:
 
 
 def announced(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> list[Any]:
-    """Run an allreduce of `tensors`, in which ranks that have called `hvd.join` take part. Returns new tensors."""
+    """Runs an allreduce of `tensors`, in which ranks that have called `hvd.join` take part. Returns new tensors.
+
+    `op`: the reduction.
+    """
     telling = announce_allreduce(process_set, op, tensors)
     found = grouped_allreduce(tensors, op, comm=process_set.group())
     telling.wait()

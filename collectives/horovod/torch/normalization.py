@@ -16,11 +16,11 @@ from collectives.horovod.process_sets import global_process_set
 
 
 class SyncBatchNorm(_BatchNorm):
-    """PyTorch's batch normalization of (N, C, ...), over the batches of all ranks together.
+    """PyTorch's batch normalization, for tensors of shape (N, C, ...), with statistics over the batches of all ranks.
 
-    Ranks may have batches of different sizes; each sample has the same weight. Each step makes two small allreduces
-    forward and two backward, so every rank has to call the layer equally often. The layer is for tensors in host
-    memory; Horovod's is for GPUs only.
+    Ranks may have batches of different sizes; each sample has the same weight. Each step runs two small allreduces in
+    the forward pass and two in the backward pass. So every rank has to call the layer equally often. The layer is for
+    tensors in host memory; Horovod's is for GPUs only.
     """
 
     def _check_input_dim(self, input: Any) -> None:

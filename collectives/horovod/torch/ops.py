@@ -32,7 +32,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The reduction of all ranks' tensors, as a new tensor; by Average if neither `op` nor `average` is given.
+    """Returns the reduction of all ranks' tensors, as a new tensor; the average if neither `op` nor `average` is given.
 
     Tensors must have the same shape and dtype on all ranks. The average of integers is rounded towards 0. The result is
     differentiable for Average and Sum. `prescale_factor` and `postscale_factor` multiply tensors before and after the
@@ -79,7 +79,10 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """`allreduce_` of each tensor; all are sent together. Returns the tensors."""
+    """Overwrites each of `tensors` with its reduction over all ranks, and returns them; all are sent together.
+
+    The arguments are those of `allreduce_`.
+    """
     handle = background.grouped_allreduce_async_(
         tensors, average, name, op, prescale_factor, postscale_factor, process_set
     )
@@ -118,7 +121,10 @@ class _Allreduce(torch.autograd.Function):
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The tensors of all ranks, joined along the first axis in rank order. Shapes may differ in the first axis only."""
+    """Returns the tensors of all ranks, joined along the first axis in rank order. Only this axis may differ in length.
+
+    `process_set`: the ranks that take part.
+    """
     comm = process_set.group()
     return hooks.allgather(gradient_times(tensor, 1.0 / comm.size), comm=comm)
 
@@ -133,7 +139,10 @@ def grouped_allgather(
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's tensor, as a new tensor on every rank. Tensors must have the same shape and dtype on all ranks."""
+    """Returns the tensor of rank `root_rank`, as a new tensor. Tensors must have the same shape and dtype on all ranks.
+
+    `process_set`: the ranks that take part.
+    """
     comm = process_set.group()
     return hooks.broadcast(gradient_times(tensor, 1.0 / comm.size), process_set.root(root_rank), comm=comm)
 
@@ -154,10 +163,10 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduced tensor; if the rows do not divide evenly, the first ranks get one row more.
+    """Reduces all ranks' tensors by `op`, and returns this rank's rows of the result.
 
-    `prescale_factor` and `postscale_factor` multiply tensors before and after the reduction. `process_set`: the ranks
-    that take part.
+    If the number of ranks does not divide the number of rows, the first ranks get one row more. `prescale_factor` and
+    `postscale_factor` multiply tensors before and after the reduction. `process_set`: the ranks that take part.
     """
     comm, chosen = process_set.group(), op_name(op)
     is_custom(compression)  # raises if it is no compressor
@@ -186,10 +195,10 @@ def grouped_reducescatter(
 def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Send the next `splits[i]` rows of `tensor` to each rank i; returns the rows received, in order of their senders.
+    """Sends the next `splits[i]` rows of `tensor` to each rank i; returns the rows received, in rank order.
 
-    Without `splits`, every rank is sent the same number of rows. With `splits`, the result is a pair: the rows
-    received, and the number of rows from each rank.
+    Without `splits`, every rank is sent the same number of rows. With `splits`, a pair is returned: the rows received,
+    and the number of rows from each rank.
     """
     rows, coming = hooks.alltoall(check_tensor(tensor), splits, comm=process_set.group())
     return rows if splits is None else (rows, background.received(coming, splits))

@@ -14,7 +14,7 @@ class Reduction(NamedTuple):
     """How a tensor is reduced: multiplied by `before`, reduced by `op`, multiplied by `after`, divided by `divisor`.
 
     `divisor` is the number of ranks for an average of integers, whose `op` is "sum"; otherwise it is 1. Integers are
-    scaled in float64 and then rounded towards 0, as in Horovod.
+    multiplied in float64 and then rounded towards 0, as in Horovod.
     """
 
     op: str
@@ -40,9 +40,10 @@ class Reduction(NamedTuple):
 
 
 def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> Reduction:
-    """How to reduce tensors with the dtype of `tensor` on `size` ranks, multiplied by `before` and `after` the op.
+    """Decides how tensors with the dtype of `tensor` are reduced on `size` ranks: by which op, with which factors.
 
-    TypeError if `tensor` is no tensor, or has dtype bool and a factor is not 1.
+    `before`, `after`: factors for tensors before and after the reduction. Raises TypeError if `tensor` is no tensor, or
+    has dtype bool and a factor is not 1.
     """
     check_tensor(tensor)
     if tensor.dtype == torch.bool and (before, after) != (1.0, 1.0):
@@ -69,10 +70,10 @@ def _scaled(tensor: Any, factor: float, divisor: int = 1) -> Any:
 
 
 def gradient_times(tensor: Any, factor: float) -> Any:
-    """`tensor` with the same values; in backpropagation, its gradient is multiplied by `factor`.
+    """Returns a tensor with the values of `tensor`, whose gradient is multiplied by `factor` in backpropagation.
 
-    collectives.torch computes gradients of the sum of all ranks' losses; Horovod multiplies
-    or divides these gradients by the number of ranks.
+    collectives.torch computes gradients of the sum of all ranks' losses. Horovod multiplies or divides these gradients
+    by the number of ranks.
     """
     check_tensor(tensor)
     return _Scaled.apply(tensor, factor) if tensor.requires_grad and factor != 1 else tensor

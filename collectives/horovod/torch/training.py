@@ -31,10 +31,10 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optimizer of `optimizer`'s class, whose `step` first waits until gradients are reduced over all ranks.
+    """Returns an optimizer of the class of `optimizer` whose `step` first reduces gradients over all ranks.
 
-    Gradients are exchanged during backpropagation. To clip gradients, call `synchronize()`, which waits for the
-    exchange. Then clip, and make the step: `with optimizer.skip_synchronize(): optimizer.step()`. The other arguments
+    Gradients are sent during backpropagation. To clip gradients, call `synchronize()`, which waits until they are
+    reduced. Then clip, and make the step: `with optimizer.skip_synchronize(): optimizer.step()`. The other arguments
     are Horovod's; docs/horovod.md lists those with another effect here.
     """
     check_groups(num_groups, groups)
@@ -84,7 +84,7 @@ class _Compressor:
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Overwrite the tensors in `params` with those of rank `root_rank`.
+    """Overwrites the tensors in `params` with those of rank `root_rank`.
 
     `params` is a state dict, `named_parameters()`, or an iterable of tensors in the same order on every rank.
     """
@@ -98,9 +98,9 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int, model: Any = None) -> None:
-    """Set the optimizer's state and settings to those of rank `root_rank`.
+    """Sets the optimizer's state and settings to those on rank `root_rank`.
 
-    It does not matter if the other ranks have no state, because they have not made a step yet. `model` is not needed:
-    Horovod uses it only for an artificial first step, which is not made here.
+    The other ranks need not have made a step before. `model` is not needed: Horovod uses it only for an artificial
+    first step, which is not made here.
     """
     hooks.broadcast_optimizer_state(optimizer, global_process_set.root(root_rank), comm=global_process_set.group())

@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a gradient exchange; the docstring of `DistributedOptimizer` explains each of them."""
+    """The options of `DistributedOptimizer` for the exchange of gradients; its docstring explains each of them."""
 
     op: str = "average"
     compression: Compression | None = None
@@ -36,43 +36,52 @@ class Options:
 
 
 class Accumulate(Protocol):
-    """A function to call with the gradients of each backward pass, which calls `step` only at every k-th pass.
+    """A function to call with the gradients of each backward pass; it calls `step` only at every k-th call.
 
-    `step` gets the mean gradients of the last k passes. `Backend.accumulate` sets k.
+    `step` gets the means of the gradients of the last k passes. k is the argument of `Backend.accumulate`.
     """
 
     def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None: ...
 
 
 class Backend(Protocol):
-    """The functions that the module for each backend of Keras (TensorFlow, PyTorch, JAX) has."""
+    """The functions that this package needs for each backend of Keras: TensorFlow, PyTorch and JAX have a module each.
+    """
 
     NOT_COMPILED: str  # error text if models with a compiled step (jit_compile) are unsupported; "" if supported
 
     def exchange(self, comm: Communicator, options: Options) -> Exchange: ...
 
     def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
-        """A context in which an error of the gradient exchange `found` in a compiled step is raised with its own type.
+        """Returns a context manager in which errors of the gradient exchange `found` have their own types.
 
-        Outside this context, a framework may raise an error of its own type instead.
+        Without it, a framework may raise an error of its own type instead if the training step is compiled.
         """
 
     def accumulate(self, every: int) -> Accumulate:
-        """A function that accumulates the gradients of `every` backward passes.
+        """Returns a function that accumulates the gradients of `every` backward passes.
 
-        If the backend cannot accumulate, NotImplementedError, whose text names an alternative.
+        Raises NotImplementedError, whose text names an alternative, if the backend cannot do that.
         """
 
     def allreduce(self, tensor: Any, comm: Communicator) -> Any:
-        """The sum of `tensor` over all ranks; in backpropagation, all ranks' gradients of it are summed too."""
+        """Returns the sum of `tensor` over all ranks. It is differentiable: backpropagation sums its gradients over all
+        ranks.
+        """
 
     def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-        """A context: operations traced in it run only after the exchange with the results `gradients` has begun."""
+        """Returns a context manager: operations that are traced in it run only after the exchange of gradients has
+        begun.
+
+        `gradients`: the results of that exchange.
+        """
 
     def unconverted(self, function: F) -> F:
-        """`function`, marked so that the framework does not rewrite its code for tracing."""
+        """Returns `function`, marked so that the framework does not rewrite its code when it traces it."""
 
 
 def current() -> Backend:
-    """The module of this package for the backend that Keras uses. NotImplementedError for an unsupported backend."""
+    """Returns the module of this package for the backend that Keras uses. NotImplementedError for an unsupported
+    backend.
+    """
     return cast(Backend, importlib.import_module(f"{__name__}.{backend()}"))

@@ -20,9 +20,9 @@ from collectives.keras.backends import Options
 
 
 class HostExchange:
-    """The framework-independent part of an exchange of gradients at each training step.
+    """Exchanges gradients with all ranks at each training step, on NumPy arrays; all backends of Keras use it.
 
-    Call `prepare` while the step is traced, and `run` when the step runs.
+    Call `prepare` while the training step is traced, and `run` when the step runs.
     """
 
     def __init__(self, comm: Communicator, options: Options) -> None:
@@ -37,14 +37,14 @@ class HostExchange:
         self.error: BaseException | None = None
 
     def prepare(self, entries: Sequence[Entry]) -> Plan:
-        """The plan by which ranks exchange the gradients that `entries` describe.
+        """Decides how ranks exchange the gradients that `entries` describe; returns a `Plan`, which `run` needs.
 
-        TypeError or ValueError if a gradient does not fit the options.
+        Raises TypeError or ValueError if a gradient does not fit the options.
         """
         return plan(self._rules, tuple(entries), self._comm.size)
 
     def filled(self, gradient: Any, variable: Any, zeros: Callable[[Any], Any]) -> Any:
-        """Returns `gradient`; but if it is None and the option `missing` is "zero", returns `zeros(variable)`."""
+        """Returns `gradient`. If it is None and the option `missing` is "zero", returns `zeros(variable)` instead."""
         if gradient is not None or self._options.missing != "zero":
             return gradient
         if variable is None:
@@ -52,9 +52,10 @@ class HostExchange:
         return zeros(variable)
 
     def run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
-        """Exchange this rank's gradients `arrays` by the plan `agreed`, and return the results in the same order.
+        """Exchanges this rank's gradients with all ranks, and returns the reduced gradients in the same order.
 
-        `arrays` has the gradients that are not None, in the plan's order; they are not changed.
+        `agreed`: from `prepare`. `arrays`: the gradients that are not None, in the order of the entries; they are not
+        changed.
         """
         try:
             return self._run(agreed, arrays)
@@ -93,7 +94,9 @@ class HostExchange:
 
 
 def entry(name: str, dtype: Any, shape: Sequence[int]) -> Entry:
-    """The entry of a plan for a dense gradient of this name, dtype and shape."""
+    """Describes a dense gradient of this name, dtype and shape, so that ranks can compare it before they exchange
+    gradients.
+    """
     return Entry(name, "dense", str(dtype_of(dtype)), tuple(map(int, shape)))
 
 
