@@ -250,8 +250,8 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
     For h hosts of any size, n bytes of data, and H the largest power of two up to h: log2 H + 2 rounds, and 2 more if H
     < h; a host sends n log2 H, and n more if it also takes part for another host (see the module `fold`); a rank sends
-    n to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta), and alpha + n
-    beta more if H < h.
+    n to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta). If H < h, it
+    is alpha + n beta more.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)

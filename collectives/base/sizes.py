@@ -14,7 +14,10 @@ LARGEST: Final = 1 << 50
 
 
 def parse(text: str) -> int:
-    """Returns the number of bytes that a text such as "8", "4K", "1.5M" or "64MiB" means. Raises ValueError."""
+    """Returns the number of bytes that a text such as "8", "4K", "1.5M" or "64MiB" means.
+
+    K and KiB are both 1024 bytes, and so on. Raises ValueError for other texts.
+    """
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size: write 8, 4K, 64M or 1G (bytes, powers of 1024)")

@@ -87,8 +87,7 @@ def predict(cases: Iterable[Case], costs: Costs) -> Array:
 
 
 def errors(measured: Sequence[Measured], costs: Costs) -> Array:
-    """Returns the relative error of each time that the simulator predicts: 0.1 if it is 10 % more than the measured
-    time.
+    """Returns the relative error of each predicted time: 0.1 if it is 10 % more than the measured time.
 
     Errors are negative if predictions are too low. `costs`: the simulator's costs, such as latencies.
     """

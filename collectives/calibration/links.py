@@ -27,8 +27,7 @@ _PATIENCE: Final = 0.05  # seconds for one size; at least three round trips are 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The costs of communication between two ranks over one transport: a message of n bytes takes alpha + n * beta
-    seconds.
+    """The costs of messages over one transport: a message of n bytes takes alpha + n * beta seconds.
 
     Adding n bytes to n other bytes takes n * gamma seconds.
     """
@@ -39,8 +38,7 @@ class Link:
 
 
 def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
-    """Measures the costs of messages over each transport that connects rank 0 with other ranks; returns them by
-    transport.
+    """Measures the costs of messages over each transport that rank 0 uses; returns them by transport.
 
     All ranks have to call this. `kinds`: the transport from rank 0 to each rank; used on rank 0 only. `watch` times the
     calls.

@@ -62,8 +62,7 @@ class Watch:
         self._start: Final = self._now()
 
     def reading(self, host: int = 0) -> Reading:
-        """Returns what was observed since this object was made. `host`: a number for this host, chosen by the caller.
-        """
+        """Returns what was observed since this object was made. `host`: any number that identifies this host."""
         began, (busy, stolen, used, preempted) = self._start
         now, (busy_now, stolen_now, used_now, preempted_now) = self._now()
         return Reading(
@@ -133,8 +132,7 @@ def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) 
 
 
 def beforehand(ranks: int, seconds: float = 0.5) -> tuple[str, ...]:
-    """Returns the reasons why measurements by `ranks` ranks on this machine would be unreliable; empty if there are
-    none.
+    """Returns the reasons why measurements by `ranks` ranks on this machine would be unreliable; empty if none.
 
     Call it before the ranks start. It sleeps for `seconds`, and observes what other programs do meanwhile.
     """

@@ -71,8 +71,7 @@ class Effort:
     sockets: bool = False
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
-        """Returns a copy of these settings with other limits: on time, on sizes in bytes, and on the collectives to
-        measure.
+        """Returns a copy of these settings with other limits on time, sizes in bytes, and collectives.
 
         If `collectives` is empty, they stay the same. `most`: the largest size.
         """
@@ -187,8 +186,7 @@ class _Quiet:
         self._watch = noise.Watch()
 
     def judge(self, spreads: Sequence[float]) -> tuple[str, ...]:
-        """Returns the reasons why the times measured so far are unreliable, the same on every rank; empty if there are
-        none.
+        """Returns the reasons why the times measured so far are unreliable, the same on every rank; empty if none.
 
         Every rank has to call this. `spreads`: for each measurement, the time of the slowest round over that of the
         fastest.
@@ -203,8 +201,8 @@ class _Quiet:
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
     """The algorithms for `collective` that a calibration compares.
 
-    Algorithms that depend on which ranks share a host are among them only if the group has several hosts, and one of
-    these has several ranks.
+    Some algorithms depend on which ranks share a host. They are compared only if the group has several hosts, and
+    several ranks on one of them.
     """
     nested = comm._linked.layout.nested
     return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]

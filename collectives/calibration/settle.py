@@ -21,8 +21,7 @@ Losses = Mapping[str, float]  # by algorithm: logarithm of its time over that of
 def settle(
     losses: Sequence[Losses], usual: Sequence[str], switch: float = SWITCH, stranger: float = STRANGER
 ) -> list[str]:
-    """Chooses an algorithm for each size of a collective, from measured times, so that the sum of all penalties is
-    least.
+    """Chooses an algorithm for each size of a collective, from measured times: the choice with the least penalties.
 
     `losses`: for each size, log(time / fastest time) by algorithm; this is the penalty for choosing it. `usual`: the
     library's default algorithm for each size. The penalty `switch` is added for each change of algorithm from one size

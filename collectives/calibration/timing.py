@@ -34,8 +34,7 @@ class Stopwatch:
         self.spent = self.pause = 0.0
 
     def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int, renew: Call | None = None) -> Times:
-        """Times each of `calls` repeatedly; returns the median seconds of each call in each round, with shape (rounds,
-        calls).
+        """Times each of `calls` repeatedly; returns the median seconds by round and call, with shape (rounds, calls).
 
         In each round, one call after the other is repeated as often as its item of `iterations` says. Before that, it
         is called once without timing, because the call before it has filled the caches with other data. There is a

@@ -206,9 +206,10 @@ class _Execution:
         self._error: BaseException | None = None  # of the engine on this rank
 
     def wait_for_result(self) -> Any:
-        """Wait until another package's engine has ended the call; returns the result, or raises an error on every rank.
+        """Waits until another package's engine has ended the collective; returns its result.
 
-        The error's `__cause__` is the exception of the engine on this rank, if there was one.
+        If the engine failed on any rank, raises an error on every rank. Its `__cause__` is the exception of the engine
+        on this rank, if there was one.
         """
         try:
             self.ticket.wait(None)
@@ -219,9 +220,10 @@ class _Execution:
         return self._result
 
     def run(self, side: Side) -> None:
-        """Let the engine run the call, which may use the communicator `side`; tell the other ranks how the call ended.
+        """Lets another package's engine run the collective, and tells the other ranks how it ended.
 
-        The engine's errors are reported, not raised. Only exceptions such as KeyboardInterrupt are also raised.
+        `side`: a second communicator of the same ranks, for the engine's own messages. The engine's errors are
+        reported, not raised. Only exceptions such as KeyboardInterrupt are also raised.
         """
         interruption: BaseException | None = None
         try:
@@ -308,7 +310,10 @@ class _Worker:
         self._busy = False
 
     def run(self, execution: _Execution) -> None:
-        """Run `execution`, a call by another package's engine, on this thread, or queue it if one is in progress."""
+        """Runs a collective by another package's engine on this thread, or queues it if one is in progress.
+
+        `execution`: the collective and its arrays.
+        """
         with self._lock:
             if self._busy:
                 self._waiting.append(execution)

@@ -96,7 +96,7 @@ class FunctionCall(NamedTuple):
 
 
 class FunctionCalls:
-    """Prepares reductions whose `op` is a Python function, on one communicator."""
+    """Checks the arguments of reductions whose `op` is a Python function, and returns objects that run them."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls

@@ -69,8 +69,7 @@ class Plan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One allreduce of several arrays: `ins` are copied to a bucket (a buffer) before it, and the results to `outs`
-    after it.
+    """One allreduce of several arrays: `ins` are first copied to a buffer (`bucket`); results go to `outs` after it.
 
     `bucket` is None for an array that is reduced alone, because it needs no copy. `free`: the list to which the bucket
     returns.

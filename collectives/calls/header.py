@@ -60,10 +60,10 @@ def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
-    """Decodes the description of an array that `pack` encoded on another rank; None if that rank's arguments are
-    invalid.
+    """Decodes the description of an array that `pack` encoded on another rank.
 
-    `size`: the number of ranks. Raises ValueError for values that `pack` cannot have encoded.
+    Returns None if the arguments of that rank are invalid. `size`: the number of ranks. Raises ValueError for values
+    that `pack` cannot have encoded.
     """
     status, dtype, axes, *rest = header.tolist()
     if status == 0:
@@ -82,8 +82,6 @@ def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
 
 
 def kind(x: Array) -> int:
-    """A 64-bit hash of the dtype of `x` and the shape of its rows; ranks compare it to find out whether their arrays
-    fit.
-    """
+    """A 64-bit hash of the dtype of `x` and the shape of its rows, by which ranks compare their arrays."""
     text = f"{name_of(x.dtype)} {x.shape[1:]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)

@@ -11,8 +11,7 @@ from collectives.arrays.array import Array, Target, in_place, output, reading, u
 
 
 def operands(x: Any, out: Any, receives: bool) -> tuple[Array, Target | None, bool]:
-    """Checks the arrays `x` and `out` of a reduction; returns the input, the destination, and whether they are one
-    memory.
+    """Checks the arrays `x` and `out` of a reduction; returns input, destination, and whether they are one memory.
 
     The destination has the shape and dtype of `x`; it is None on ranks that get no result (`receives` is False). Raises
     TypeError or ValueError for unsuitable arrays.

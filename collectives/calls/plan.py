@@ -15,8 +15,7 @@ from collectives.calls.work import Work
 
 
 class Plan(Protocol):
-    """A collective or message prepared for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each
-    run.
+    """A call prepared for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run.
 
     Each run reads and writes the current contents of the same arrays.
     """
@@ -34,8 +33,7 @@ class Plan(Protocol):
 
 
 class StepwisePlan:
-    """A prepared collective that runs through Python code, because it takes more than one operation of the C++ engine.
-    """
+    """A prepared call that runs through Python code, because it takes more than one operation of the C++ engine."""
 
     __slots__ = ("_out", "_owner", "_run", "_start")
 

@@ -220,9 +220,9 @@ class Preparer:
     def at_a_time(self, shape: Shape) -> int:
         """How many elements of the array the engine reduces and sends before it begins with the next ones; 0 for all.
 
-        An allreduce over TCP on one machine is divided into such sections, so that reduced data is still in the
-        processor's caches when it is sent. This is possible because each element of the result depends only on the
-        elements at the same index.
+        An allreduce over TCP on one machine is divided into such sections. So reduced data is still in the processor's
+        caches when it is sent. This is possible because each element of the result depends only on the elements at the
+        same index.
         """
         if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
             return 0
@@ -300,8 +300,7 @@ def _total(parts: Parts) -> int:
 
 
 def bounds(parts: Parts, blocks: int) -> list[int]:
-    """The offsets, in elements, at which the blocks of a buffer begin, and last the offset at which the last block
-    ends.
+    """The offsets, in elements, at which the blocks of a buffer begin, and that at which the last block ends.
 
     `parts`: the number of elements of the buffer, or a tuple with the number for each rank. `blocks`: how many blocks
     the buffer has.

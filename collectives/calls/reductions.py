@@ -34,9 +34,7 @@ _LOGICAL: Final = ("land", "lor", "lxor")
 
 
 class ReductionCalls:
-    """Checks the arguments of one communicator's reductions (such as allreduce and scan), and returns objects that run
-    them.
-    """
+    """Checks the arguments of reductions (such as allreduce) on one communicator, and returns objects that run them."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls

@@ -90,8 +90,7 @@ class Runner:
         self.engines = Engines(engines, self.calls, Side(side._group, side.calls))
 
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Runs, on this thread, the call that `build(*args, **kwargs)` checks and prepares; returns the call's result.
-        """
+        """Runs, on this thread, the call that `build(*args, **kwargs)` checks and prepares; returns its result."""
         if self._in_block():
             return self._block.add(build(*args, **kwargs))
         with self.gate:
@@ -211,7 +210,7 @@ class Runner:
         return self.gate.block is not None and self.gate.block == threading.get_ident()
 
     def plan(self, owner: object, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
-        """Prepares a call by `build` once; returns a `Plan`, which runs it as often as wanted and keeps `owner` alive.
+        """Prepares a call by `build` once; returns a `Plan` that runs it any number of times and keeps `owner` alive.
         """
         with self.gate:
             call = self._chosen(build, x, out, timeout, *args)
@@ -294,8 +293,7 @@ class Runner:
         return made
 
     def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
-        """Runs the call that `build(x, out, timeout, *args)` prepares; C++ code runs later calls with the same
-        arguments.
+        """Runs the call that `build(x, out, timeout, *args)` prepares; C++ code runs later calls with equal arguments.
 
         `stream`: for an array on a CUDA device, the stream to use; None for the current one of the array's library.
         Returns the call's result.

@@ -47,8 +47,9 @@ class BlockTicket:
         return self._ended.is_set()
 
     def check(self) -> None:
-        """Raises RuntimeError if the caller must not wait, because it is still inside the `group()` block that runs the
-        call.
+        """Raises RuntimeError if the caller must not wait, because it is still inside the `group()` block.
+
+        Only the end of the block runs the call.
         """
         if not self.done() and threading.get_ident() == self._thread:
             raise RuntimeError("this call starts when the block of group() ends: wait for it after the block")
@@ -89,8 +90,7 @@ class Together:
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def add_many(self, many: Many) -> list[Any]:
-        """Adds an allreduce of a list of arrays to the `group()` block; returns the arrays that will contain its
-        results.
+        """Adds an allreduce of a list of arrays to the `group()` block; returns the arrays for its results.
 
         Small arrays are copied at once, so the caller may change them before the block ends.
         """
@@ -103,8 +103,7 @@ class Together:
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def run(self, group: _engine.Group) -> None:
-        """Runs all calls of the `group()` block; raises their first error, which every `Work` of the block raises too.
-        """
+        """Runs all calls of the `group()` block. Raises their first error; every `Work` of the block raises it too."""
         if not self._entries:
             return
         try:

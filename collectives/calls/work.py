@@ -71,8 +71,7 @@ class Work(Generic[T]):
         return self._ticket is None or self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Blocks until the operation is done. Raises its error, or returns what the blocking variant of the call
-        returns.
+        """Blocks until the operation is done. Raises its error, or returns what the blocking variant returns.
 
         `timeout`: in seconds; None waits until the operation's own deadline. If `timeout` passes first, OpTimeout is
         raised and the operation continues. ValueError for a negative or NaN timeout.
@@ -119,7 +118,8 @@ class Waiter:
         self._waiting: deque[tuple[Work[Any], asyncio.AbstractEventLoop, asyncio.Future[None]]] | None = None
 
     def completion(self, work: Work[Any]) -> asyncio.Future[None]:
-        """A future of the running asyncio event loop that is set when `work` is done, whether or not it failed."""
+        """Returns a future of the running asyncio event loop that is set when `work` is done, whether or not it failed.
+        """
         import asyncio  # is loaded already where a coroutine awaits
 
         loop = asyncio.get_running_loop()

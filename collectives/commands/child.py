@@ -99,14 +99,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number (pid) of the process and of its process group. No other process can get this number before `reap`.
-        """
+        """The number (pid) of the process and its process group. No other process can get this number before `reap`."""
         return self.popen.pid
 
     @property
     def loss(self) -> losses.Loss | None:
-        """When this rank first lost a peer, and with which error, from a file that the rank wrote; None if it lost no
-        peer.
+        """When this rank first lost a peer, and by which error, from a file that the rank wrote; None if it lost none.
         """
         return losses.read(self.process.environment.get(losses.VARIABLE, ""))
 

@@ -44,8 +44,7 @@ _ITEMSIZES: Final = {name: dtype.itemsize for dtype, name in dtype_names().items
 
 
 def bytes_text(count: int) -> str:
-    """`count` bytes as text in the largest unit that fits, of bytes, KiB, MiB and GiB, such as "4 MiB" or "1.50 KiB".
-    """
+    """`count` bytes as text in the largest unit that fits (bytes, KiB, MiB or GiB), such as "4 MiB" or "1.50 KiB"."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
             return f"{count // unit} {name}" if count % unit == 0 else f"{count / unit:.2f} {name}"

@@ -21,7 +21,7 @@ else:
 
 
 class Names(_Choice):
-    """The type of a command-line option that takes one of several names; an error suggests similar names."""
+    """The type of a command-line option whose value is one of several names; an error suggests similar names."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:

@@ -171,8 +171,7 @@ class Stream:
 
     @property
     def due(self) -> float | None:
-        """The time on the monotonic clock, in seconds, at which `tick` will show an unfinished line; None if there is
-        none.
+        """When `tick` will show an unfinished line, in seconds on the monotonic clock; None if there is no such line.
         """
         if not self.sink.terminal or not self._held or self.sink.unfinished is not None:
             return None

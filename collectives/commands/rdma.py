@@ -13,8 +13,7 @@ from collectives.transports import verbs
 
 
 def devices(wanted: str) -> Section:
-    """The part of the report of `collectives doctor` about RDMA: the ports of this machine's devices, and their
-    problems.
+    """The part of the report of `collectives doctor` about RDMA: the ports of this machine's devices, and problems.
 
     `wanted`: the transport that the job is to use.
     """

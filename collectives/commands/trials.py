@@ -34,8 +34,7 @@ LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
 
 
 def transports(wanted: str, engine: bool, ranks: int) -> Section:
-    """The part of the report of `collectives doctor` about transports: tries each one between two ranks in this
-    process.
+    """The part of the report of `collectives doctor` about transports: tries each between two ranks in this process.
 
     `wanted`: the transport that the job is to use, or "auto". `engine`: whether the C++ engine works; if not, nothing
     is tried. `ranks`: the job's number of ranks, from which the size of its shared memory follows.

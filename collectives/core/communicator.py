@@ -138,13 +138,12 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def local_size(self) -> int:
-        """How many ranks are on this rank's host. Network namespaces of one machine count as different hosts."""
+        """The number of ranks on this rank's host. Network namespaces of one machine count as different hosts."""
         return self._linked.local_size
 
     @property
     def epoch(self) -> int:
-        """How many times this group has formed anew since `collectives.init`. Always 0: a group cannot form anew yet.
-        """
+        """How many times this group has formed anew since `collectives.init`. Always 0: it cannot form anew yet."""
         return self._origin.epoch
 
     @property
@@ -191,8 +190,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
 
     def dump(self) -> dict[str, Any]:
-        """Returns the last 1 000 operations of this communicator on this rank, with their times, as a dict for
-        json.dumps.
+        """Returns the last 1 000 operations of this communicator on this rank, with their times, ready for json.dumps.
 
         `dump` never waits for other ranks. It works at any time and from any thread: while a call waits, after an
         error, and when the communicator is closed. In a forked child there are no operations.
@@ -269,8 +267,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        """Makes a communicator of the ranks that pass the same `color`; they are numbered by `key`, then by their rank
-        here.
+        """Makes a communicator of the ranks that pass the same `color`, numbered by `key`, then by their rank here.
 
         All ranks have to call `split`. Returns None on ranks that pass None as `color`. If `key` is None, this rank's
         number is the key.

@@ -24,8 +24,7 @@ from collectives.schedule.table import ANY_SIZE, Row
 def explain(
     prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype, on_devices: Sequence[str] = ()
 ) -> str:
-    """Returns a text that says which algorithm and engine a collective on `nbytes` bytes would use, and why, and its
-    steps.
+    """Returns a text about a collective on `nbytes` bytes: its algorithm and engine, why they are chosen, its steps.
 
     `linked`: the group of ranks. `on_devices`: lines to insert about arrays on devices. Raises ValueError for a
     negative size and for an unknown collective; the error then lists the known collectives.

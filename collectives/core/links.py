@@ -79,7 +79,7 @@ class Member:
 
     @staticmethod
     def from_json(value: Any) -> Member:
-        """Decodes a rank's host and addresses from `value`, which `to_json` made. Raises ValueError if it is invalid.
+        """Decodes a rank's host and addresses from `value`, which `to_json` made. Raises ValueError for invalid data.
         """
         match value:
             case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
@@ -422,8 +422,7 @@ def _warn_of_detours(
 
 
 def decode(rank: int, record: Any) -> Member:
-    """Decodes `record`, the host and the addresses that rank `rank` published. Raises ConfigMismatch if it is invalid.
-    """
+    """Decodes `record`, the host and addresses that rank `rank` published. Raises ConfigMismatch for invalid data."""
     return _checked(rank, partial(Member.from_json, record))
 
 

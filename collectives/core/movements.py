@@ -46,8 +46,7 @@ class Movements:
         return self._runner.start(self, self._calls.allgather, x, out, timeout, algorithm)
 
     def allgatherv(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Returns every rank's `x`, concatenated on the first axis in rank order; only x.shape[0] may differ between
-        ranks.
+        """Returns every rank's `x`, concatenated on the first axis in rank order. Only x.shape[0] may differ.
 
         DesyncError on every rank if dtypes, or shapes apart from the first axis, differ.
         """
@@ -62,8 +61,7 @@ class Movements:
 
     @repeated("x")
     def gather(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Returns on `root` every rank's `x`, stacked in rank order: shape (size, *x.shape). Returns None on other
-        ranks.
+        """Returns on `root` every rank's `x`, stacked in rank order: shape (size, *x.shape). Returns None elsewhere.
 
         `x` has to have the same shape and dtype on all ranks.
         """
@@ -104,8 +102,7 @@ class Movements:
     def scatterv(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """Returns this rank's rows of the root's `x`: rank 0 gets the first counts[0] rows, rank 1 the next counts[1],
-        ...
+        """Returns this rank's rows of the root's `x`: rank 0 gets the first counts[0] rows, rank 1 the next counts[1].
 
         Ranks other than the root pass None for `x` and `counts`. ValueError if `counts` do not add up to x.shape[0]. If
         the root's arguments are invalid, the root raises ValueError or TypeError, and the other ranks raise Aborted.
@@ -134,10 +131,9 @@ class Movements:
         return self._runner.start(self, self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoallv(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Sends the first counts[0] rows of `x` to rank 0, the next counts[1] to rank 1, and so on. Returns the
-        received rows.
+        """Sends the first counts[0] rows of `x` to rank 0, the next counts[1] rows to rank 1, and so on.
 
-        The received rows are in the order of the ranks that sent them. ValueError if `counts` do not add up to
+        Returns the received rows, in the order of the ranks that sent them. ValueError if `counts` do not add up to
         x.shape[0]; DesyncError on every rank if dtypes or the shapes of rows differ.
         """
         return self._runner.run(self._calls.alltoallv, x, None, timeout, counts, algorithm)

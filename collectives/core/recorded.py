@@ -38,8 +38,7 @@ def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
 
 
 def clock() -> dict[str, Any]:
-    """The clock of an operation's times: its name, its current time, and the Unix time at the same moment, in seconds.
-    """
+    """The clock of operations' times: its name, its current time, and the Unix time at the same moment, in seconds."""
     return {"name": "CLOCK_MONOTONIC", "now": time.monotonic(), "unix": time.time(), "resolution": RESOLUTION}
 
 

@@ -150,11 +150,11 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Any:
-        """Reduces every rank's `x` by `op`, and returns some rows of the result: on rank 0 the first counts[0], and so
-        on.
+        """Reduces every rank's `x` by `op`, and returns this rank's rows of the result.
 
-        Rank 1 gets the next counts[1] rows. `counts` has to be the same on every rank (DesyncError if not). ValueError
-        if `counts` do not add up to x.shape[0]. `out`: an array of shape (counts[rank], *x.shape[1:]) to write to.
+        Rank 0 gets the first counts[0] rows, rank 1 the next counts[1], and so on. `counts` has to be the same on every
+        rank (DesyncError if not). ValueError if `counts` do not add up to x.shape[0]. `out`: an array of shape
+        (counts[rank], *x.shape[1:]) to write to.
         """
         return self._runner.run(self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
 

@@ -117,8 +117,7 @@ def load(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def named(table: Table, path: Path) -> Table:
-    """Returns `table` with a text in the field `source` of each row: the date of the measurement and the file's `path`.
-    """
+    """Returns `table` with a text in the field `source` of each row: the date of the measurement and `path`."""
     return table.from_source(f"calibrated on {table.facts.get('made', 'a day unknown')}: {path}")
 
 

@@ -64,10 +64,10 @@ class Channel:
             return self._own
 
     def agree(self, plan: Plan, step: int, timeout: float | None) -> None:
-        """Returns when every rank has called this with an equal `plan` (which gradients it sends, and how), or called
-        `join`.
+        """Returns when every rank has called this with an equal `plan`, or has called `join`.
 
-        `step`: the number of the training step. Every rank raises DesyncError if plans differ.
+        A plan says which gradients the ranks send, and how. `step`: the number of the training step. Every rank raises
+        DesyncError if plans differ.
         """
         if self._size == 1:
             return
@@ -77,7 +77,7 @@ class Channel:
             self._settle(everyones, plan.pack(), timeout)
 
     def join(self, timeout: float | None = None) -> int:
-        """For a rank without data left: takes part in the gradient exchanges of other ranks until all ranks have called
+        """For a rank without data left: takes part in other ranks' gradient exchanges until all ranks have called
         `join`.
 
         It contributes zeros, and no rows to sparse gradients. Returns the rank that called `join` last; if several
@@ -154,8 +154,9 @@ def reduce(
 
 
 def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:
-    """Gathers all ranks' rows of each sparse gradient in `rows`, as new arrays; also returns how many bytes this rank
-    sent.
+    """Gathers all ranks' rows of each sparse gradient in `rows`, as new arrays.
+
+    Also returns how many bytes this rank sent.
     """
     message = sparse.pack(rows)
     return sparse.unpack(comm.allgatherv(message, timeout=timeout), rows, comm.size), message.nbytes

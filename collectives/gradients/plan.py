@@ -40,8 +40,7 @@ class Entry(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether the shape of the gradient is known before the training step runs, except for a sparse gradient's row
-        count.
+        """Whether the gradient's shape (if it is sparse, without its number of rows) is known before the training step.
         """
         return UNKNOWN not in self.shape[self.kind == "sparse" :]
 
@@ -53,8 +52,7 @@ class Entry(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Gradients that are exchanged together; `dense` and `sparse` contain their positions in the list `Plan.entries`.
-    """
+    """Gradients that are exchanged together; `dense` and `sparse` contain their positions in `Plan.entries`."""
 
     number: int
     dense: tuple[int, ...]
@@ -82,8 +80,7 @@ class Plan:
 
     @cached_property
     def digest(self) -> tuple[int, int]:
-        """A 128-bit hash of the plan, as two signed 64-bit integers, by which ranks find out whether their plans are
-        equal.
+        """A 128-bit hash of the plan, as two signed 64-bit integers, by which ranks find out whether plans are equal.
         """
         # Without bucket_bytes: only its effect has to be the same on every rank, and `buckets` shows that.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}

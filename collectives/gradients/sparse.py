@@ -48,8 +48,7 @@ def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
 
 
 def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) -> list[Rows]:
-    """Decodes `everyones`, the messages of all ranks that `pack` made, in rank order; returns all rows of each
-    gradient.
+    """Decodes `everyones`, the messages of all ranks that `pack` made, in rank order; returns each gradient's rows.
 
     `like`: this rank's gradients, which have the dtypes and shapes of rows. `size`: the number of ranks. Raises
     DesyncError for invalid bytes.

@@ -13,9 +13,7 @@ from typing import Any, NoReturn
 
 
 def run(*args: Any, **kwargs: Any) -> NoReturn:
-    """Raises NotImplementedError: Horovod's `run` sends a pickled function to other processes; this library never
-    pickles.
-    """
+    """Raises NotImplementedError: Horovod's `run` sends a pickled function to processes; this library never pickles."""
     raise NotImplementedError(
         "horovod.run sends a pickled function to processes that it starts: start the script instead, by "
         "`collectives run -n 4 script.py`"

@@ -38,8 +38,8 @@ class ProcessSet:
         return None if self.process_set_id is None else len(self._members())
 
     def rank(self) -> int | None:
-        """This rank's number in this set of ranks; None before the set is registered. ValueError if this rank is not in
-        it.
+        """This rank's number in this set of ranks; None before the set is registered. ValueError if it is not in the
+        set.
         """
         if self.process_set_id is None:
             return None
@@ -54,9 +54,7 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
     def group(self) -> Communicator:
-        """The communicator of this set of ranks. ValueError if the set is not registered, or does not contain this
-        rank.
-        """
+        """The communicator of this set of ranks. ValueError if it is not registered, or does not contain this rank."""
         own = self.training()
         self._check_included()
         return own

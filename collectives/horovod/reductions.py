@@ -54,8 +54,7 @@ def op_name(op: Any = None, average: bool | None = None) -> str:
 
 
 def training_op(op: Any) -> str:
-    """Returns this library's name of a reduction of gradients: "average" or "sum". ValueError for any other reduction.
-    """
+    """Returns this library's name of a reduction of gradients: "average" or "sum". ValueError for all others."""
     name = op_name(op)
     if name not in ("average", "sum"):
         raise ValueError(f"op is {op!r}: gradients are combined by Average or Sum")

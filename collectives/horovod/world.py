@@ -23,9 +23,7 @@ from collectives.native.errors import ConfigMismatch
 
 
 class NotInitializedError(RuntimeError, ValueError):
-    """Raised if `hvd.init()` was not called, or `hvd.shutdown()` was called since. As in Horovod, it is a ValueError
-    too.
-    """
+    """Raised if `hvd.init()` was not called, or `hvd.shutdown()` was called since. Also a ValueError, as in Horovod."""
 
 
 class World(NamedTuple):

@@ -41,7 +41,6 @@ def wait() -> None:
 
 
 def forget() -> None:
-    """Discards the JAX tokens that order collectives after one that failed, because otherwise these would fail as well.
-    """
+    """Discards the JAX tokens that order collectives after a failed one, because otherwise these would fail as well."""
     _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
     _dispatch.runtime_tokens.output_runtime_tokens.clear()

@@ -52,9 +52,7 @@ class Kind(Protocol):
         """
 
     def batch_axes(self, axis: int) -> tuple[int, int]:
-        """For jax.vmap, where `axis` is an operand's batch axis: where to move this axis, and the batch axis of the
-        result.
-        """
+        """For jax.vmap, where `axis` is an operand's batch axis: where to move it, and the batch axis of the result."""
 
     def __hash__(self) -> int: ...
 

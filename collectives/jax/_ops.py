@@ -91,8 +91,7 @@ def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
 
 
 def recv(like: Any, source: int, *, comm: Communicator | None = None) -> Any:
-    """Returns the array that rank `source` sends, which has to have the shape and dtype of `like`. Its derivative is
-    zero.
+    """Returns the array that rank `source` sends, of the shape and dtype of `like`. Its derivative is zero.
 
     `like` is an array, whose values are not used, or a jax.ShapeDtypeStruct.
     """

@@ -35,8 +35,7 @@ collective_p.multiple_results = True
 
 
 def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: Sequence[Any]) -> list[Any]:
-    """Runs the collective `kind` on the arrays `operands`; inside a function that JAX traces, adds it to the traced
-    function.
+    """Runs the collective `kind` on `operands`; while JAX traces a function, adds the collective to this function.
 
     `channel`: the communicator to use. `names`: the paths of the operands in their pytree (tree of arrays); None for a
     single array.

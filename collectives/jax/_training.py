@@ -20,8 +20,7 @@ from collectives.jax._ops import allreduce, broadcast
 def allreduce_gradients(
     gradients: Any, op: str = "avg", *, comm: Communicator | None = None, bucket_bytes: int = BUCKET
 ) -> Any:
-    """Returns the average (or another reduction `op`) of all ranks' gradients, in the structure of `gradients`, a
-    pytree.
+    """Returns the average (or another reduction `op`) of all ranks' gradients, a pytree like `gradients`.
 
     Small arrays are joined into buckets of `bucket_bytes` bytes, which are reduced together. If ranks pass different
     pytrees, every rank raises a DesyncError that names the arrays that differ.
@@ -39,8 +38,7 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
 
 
 def average_metrics(metrics: Any, weight: Any = 1.0, *, comm: Communicator | None = None) -> Any:
-    """Returns the weighted average of all ranks' metrics, in the structure of `metrics`, a pytree of floating-point
-    arrays.
+    """Returns the weighted average of all ranks' metrics, a pytree of floating-point arrays like `metrics`.
 
     `weight`: this rank's number of samples, if ranks have different numbers of samples.
     """

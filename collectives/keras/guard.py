@@ -114,8 +114,7 @@ def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwar
 
 
 class Mark(NamedTuple):
-    """How many times gradients were exchanged (`calls`), and weights were updated (`updates`), up to a moment of
-    training.
+    """How many times gradients were exchanged (`calls`), and weights updated (`updates`), up to a moment of training.
     """
 
     calls: int
@@ -132,8 +131,7 @@ class Distributed(NamedTuple):
         return Mark(self.hook.exchange.calls, updates(self.optimizer))
 
     def check(self, before: Mark, when: str) -> int:
-        """Returns how many times gradients were exchanged since the moment `before`; `when` names this period in the
-        error.
+        """Returns how many times gradients were exchanged since the moment `before`; `when` names the period in errors.
 
         Raises RuntimeError if weights were updated more often than gradients were exchanged.
         """
@@ -226,9 +224,7 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """If ranks were at different training steps when `error` occurred, raises a DesyncError that says where each
-        rank was.
-        """
+        """If ranks were at different training steps at `error`, raises a DesyncError that says where each rank was."""
         aside, self._aside = self._aside, None
         if aside is None:
             return

@@ -96,9 +96,7 @@ class Collective:
         return buffer == IN and self.has(IN, rank, root)
 
     def asks_of(self, rank: int, size: int) -> bool:
-        """Whether any rank's result depends on the input of `rank`. In an exscan, none depends on that of the last
-        rank.
-        """
+        """Whether any rank's result depends on the input of `rank`. In an exscan, none depends on the last rank's."""
         return self.name != "exscan" or rank + 1 < size
 
     def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:

@@ -43,7 +43,7 @@ class _Row:
 
     @property
     def lines(self) -> tuple[int, int]:
-        """How many lines this row of the picture needs for sends, and how many for other steps, one for each step."""
+        """How many lines of text this row of the picture needs for sends, and how many for the other steps."""
         return max(map(len, self.leaving)), max(map(len, self.arriving))
 
     @property

@@ -50,7 +50,8 @@ class Group:
         return step.chunk
 
     def fail(self, number: int, problem: str) -> NoReturn:
-        """Raise VerificationError about step `number`; `problem` says what is wrong with it."""
+        """Raises VerificationError about step `number` of the group's schedules; `problem` says what is wrong with it.
+        """
         rank = self.rank_of[number]
         fail(self.schedules[rank], problem, number - self.start[rank])
 

@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def nested(self) -> bool:
-        """Whether there are several hosts, and several ranks on one of them."""
+        """Whether this layout of ranks has several hosts, and several ranks on one of them."""
         return 1 < len(self.members) < len(self.hosts)
 
     def local_rank(self, rank: int) -> int:
@@ -68,7 +68,7 @@ class Layout:
         return self._local[rank]
 
     def beside(self, rank: int) -> tuple[int, ...]:
-        """The other ranks on the host of `rank`: first those above `rank`, then those below, both in ascending order.
+        """The other ranks on the host of `rank`: first those above `rank`, then those below, each in ascending order.
         """
         ranks, at = self.members[self.hosts[rank]], self._local[rank]
         return ranks[at + 1 :] + ranks[:at]

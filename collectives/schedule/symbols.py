@@ -69,7 +69,7 @@ class Values:
         return [r for r in range(size) if not self._ranks[value] >> r & 1]
 
     def is_total(self, value: int, block: int, ranks: int) -> bool:
-        """Whether `value` stands for the reduction of block `block` of the inputs of ranks 0 to `ranks` - 1."""
+        """Whether the number `value` stands for the reduction of input block `block` over ranks 0 to `ranks` - 1."""
         return self._blocks[value] == block and self._ranks[value] == (1 << ranks) - 1
 
     def text(self, value: int) -> str:

@@ -212,9 +212,7 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
 
 
 def text(table: Table) -> str:
-    """Writes a table of algorithms as text, in columns, that `parse` can read. The text ends with a newline, if not
-    empty.
-    """
+    """Writes a table of algorithms as text, in columns, that `parse` can read; every row is one line."""
     lines = [f"{name} = {value}" for name, value in table.facts.items()]
     cells = [_fields(row) for row in table.rows]
     cells = [[*cell[:5], " ".join(cell[5:])] for cell in cells]

@@ -114,8 +114,7 @@ class Costs:
         return "".join(f"{name} = {getattr(self, name)!r}{'s' * (name in _TIMED)}\n" for name in NAMES)
 
     def holding(self, nbytes: float) -> Costs:
-        """A copy of the simulator's costs, with the bandwidths that apply if each core works on `nbytes` bytes of
-        arrays.
+        """A copy of the simulator's costs with the bandwidths for arrays of `nbytes` bytes in total on each core.
 
         The more of these arrays fits into the core's cache, the higher are the bandwidths inside the host.
         """

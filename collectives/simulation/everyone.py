@@ -20,16 +20,14 @@ Array = npt.NDArray[Any]
 
 
 class Played(NamedTuple):
-    """The result of a simulated collective: the seconds until all ranks are done, and the number of rounds of messages.
-    """
+    """The result of a simulated collective: the seconds until all ranks are done, and the number of message rounds."""
 
     seconds: float
     rounds: int
 
 
 class MismatchError(ValueError):
-    """Raised if the simulated ranks cannot complete: a message has no receiver, a receive no message, or steps
-    deadlock.
+    """Raised if the simulated ranks cannot complete: a message has no receiver, a receive has none, or steps deadlock.
     """
 
 

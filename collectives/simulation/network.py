@@ -41,8 +41,7 @@ class Resource:
         self._stamp = np.zeros(count, np.int64)
 
     def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
-        """Computes when requests start to be served: the first slice of each, and each as a whole. Shape: (2,
-        requests).
+        """Computes when requests start to be served: their first slices, and each as a whole. Shape: (2, requests).
 
         All times are in seconds. `which`: the index of the core (or card, and so on) that serves each request. `ready`:
         when the request is made. `heads`: the time that its first slice takes. `takes`: the time that it takes as a
@@ -303,8 +302,7 @@ class Network:
         return begun, ended, turn + sends.head, out
 
     def perform(self, takes: Takes, first: Array, last: Array, tie: Array | None = None) -> tuple[Array, Array]:
-        """Simulates steps that receive, reduce or copy data; returns two arrays of times in seconds, one item for each
-        step.
+        """Simulates steps that receive, reduce or copy data; returns two arrays of times in seconds, by step.
 
         They say when the first slice of the step's data is done, and when its last byte is done. `first` and `last`:
         when the first slice and the last byte of the data are ready. `tie`: the order of steps that are ready at the

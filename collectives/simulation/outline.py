@@ -56,8 +56,7 @@ class Shape(NamedTuple):
 
 
 class Outline:
-    """One rank's steps in a collective, as numbers: their kinds, sizes in blocks, peers, and which steps wait for
-    which.
+    """One rank's steps in a collective, as numbers: kinds, sizes in blocks, peers, and which steps wait for which.
 
     Steps are sends, receives, reductions and copies. Which blocks they move is left out, because their time depends
     only on the number of blocks. `rank` and `peers` are counted from the root, so that the root is 0.
@@ -202,17 +201,13 @@ class Family:
 
     @property
     def whole(self) -> int | None:
-        """The formula by which all peers are computed from ranks, such as (rank + constant) mod size; None if formulas
-        differ.
-        """
+        """The formula for all peers of all ranks, such as (rank + constant) mod size; None if there are several."""
         found = set(self.relations.tolist())
         return found.pop() if len(found) == 1 else None
 
 
 def singles(outlines: Sequence[Outline]) -> list[Family]:
-    """Returns a set of its own for each rank, with the steps of this rank, instead of joining ranks with the same
-    steps.
-    """
+    """Returns a set of its own for each rank, with this rank's steps, without comparing the ranks."""
     return [
         Family(range(i, i + 1), o, np.full(o.flat_peers.size, FIXED, np.int64), o.flat_peers)
         for i, o in enumerate(outlines)

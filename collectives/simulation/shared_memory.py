@@ -65,8 +65,7 @@ class Shortcuts:
         return Shortcuts(blocks, schedule.pooled, published, read, mutual, bool(reductions))
 
     def replaced(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
-        """Returns the predicted cost of running the collective in shared memory; None if ranks exchange messages
-        instead.
+        """Returns the predicted cost of the collective in shared memory; None if ranks exchange messages instead.
 
         `nbytes`: the size of a rank's input or output array, whichever is larger. `ranks`: their number. `costs`: the
         simulator's costs.

@@ -69,8 +69,7 @@ class Prediction:
 
     @property
     def busbw(self) -> float:
-        """Bus bandwidth in bytes per second, as nccl-tests defines it: comparable between collectives and numbers of
-        ranks.
+        """Bus bandwidth in bytes per second, as nccl-tests defines it: comparable between collectives and group sizes.
         """
         others = (self.ranks - 1) / self.ranks
         once = dict.fromkeys(("broadcast", "reduce", "scan", "exscan"), 1.0)

@@ -47,16 +47,12 @@ class Topology:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """For each level of switches, from the lowest to the highest, how many hosts are below one switch of this
-        level.
-        """
+        """For each level of switches, from the lowest to the highest, how many hosts are below one of its switches."""
         return tuple(accumulate((level.radix for level in self.levels), mul))
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """For each level of switches, the bandwidth of one switch to the level above, as a multiple of a network
-        card's.
-        """
+        """For each level of switches, one switch's bandwidth to the level above, divided by that of a network card."""
         narrowing = accumulate((level.oversubscription for level in self.levels), mul)
         return tuple(self.cards * span / narrow for span, narrow in zip(self.spans, narrowing, strict=True))
 

@@ -37,8 +37,7 @@ class Span(NamedTuple):
 
 
 class GradientExchange:
-    """A function object: called with this rank's gradients in each training step, it returns them reduced over all
-    ranks.
+    """A function object: called with this rank's gradients in each step, it returns them reduced over all ranks.
 
     - `op`: "average", "sum", "min", "max" or "prod"
     - `compression`: "fp16" or "bf16" sends float32 and float64 gradients in 16 bits
@@ -90,13 +89,11 @@ class GradientExchange:
 
     @property
     def steps(self) -> int:
-        """The number of training steps whose gradients have been exchanged; the attribute `calls` has the same value.
-        """
+        """The number of training steps whose gradients have been exchanged; the attribute `calls` is the same."""
         return self.calls
 
     def raise_error(self, from_: BaseException | None = None) -> None:
-        """Raises the first error since the last successful exchange of gradients, with its own type; returns if there
-        is none.
+        """Raises the first error since the last successful exchange of gradients, with its own type, if there is one.
 
         TensorFlow itself reports such an error only as tf.errors.UnknownError. `from_`: the exception that becomes the
         error's cause.

@@ -101,8 +101,7 @@ def grouped_allreduce(
 
 @_plain
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Returns every rank's `tensor`, concatenated along the first axis in rank order; only this axis may differ in
-    length.
+    """Returns every rank's `tensor`, concatenated along the first axis in rank order; only its length may differ.
 
     ValueError for a 0-d tensor. DesyncError on every rank if dtypes or the lengths of other axes differ.
     """
@@ -262,8 +261,8 @@ def barrier(*, comm: Communicator | None = None, timeout: float | None = None, n
 
 @_plain
 def join(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """For a rank without data left: takes part in the allreduces of other ranks, with zeros, until all ranks have
-    called `join`.
+    """For a rank without data left: takes part in other ranks' allreduces with zeros until all ranks have called
+    `join`.
 
     This includes the allreduces of gradients. Returns the rank that called `join` last, as an int64 tensor. Averages
     still divide by the number of all ranks. `timeout`: seconds for each training step of the other ranks. DesyncError

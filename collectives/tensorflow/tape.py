@@ -68,10 +68,10 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """Returns the gradients of `target` with respect to `sources`, reduced over all ranks, in the structure of
-        `sources`.
+        """Returns the gradients of `target` with respect to `sources`, reduced over all ranks.
 
-        The arguments are those of tf.GradientTape.gradient, and the errors those of `GradientExchange`.
+        They have the structure of `sources`. The arguments are those of tf.GradientTape.gradient, and the errors those
+        of `GradientExchange`.
         """
         flat = tf.nest.flatten(sources)
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)

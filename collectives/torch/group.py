@@ -29,9 +29,7 @@ _CPU: Final = torch.device("cpu")
 
 
 class Group(dist.ProcessGroup):
-    """The base class of a process group of torch: its communicator, options and end. `CollectivesProcessGroup` adds
-    operations.
-    """
+    """The base class of `CollectivesProcessGroup`, which adds operations: a group's communicator, options and end."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, options: Options, name: str) -> None:
         super().__init__(rank, size)  # the only constructor for Python
@@ -49,8 +47,9 @@ class Group(dist.ProcessGroup):
 
     @property
     def communicator(self) -> Communicator:
-        """The communicator on which this process group runs its operations, on any thread. For other uses make a `dup`
-        of it.
+        """The communicator on which this process group runs its operations. For other uses make a `dup` of it.
+
+        The process group uses it on any thread.
         """
         return self._comm
 

@@ -87,8 +87,7 @@ class Both:
 
 
 def announce(comm: Communicator, timeout: float | None) -> Started:
-    """Sends the header of a message, one byte, so that the receiver knows of the message before it receives the data.
-    """
+    """Sends the header of a message, one byte; so the receiver knows of the message before it receives the data."""
     return comm.send_async(np.zeros(1, np.uint8), 1, timeout=timeout)
 
 

@@ -23,8 +23,7 @@ from collectives.torch.works import Started
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options for `init_process_group(pg_options=...)` and `new_group(pg_options=...)`: arguments of
-    `collectives.init`.
+    """Options for `init_process_group(pg_options=...)` and `new_group(pg_options=...)`.
 
     Ranks of several machines need a secret (`secret`, or COLLECTIVES_SECRET_FILE), or `insecure`. The latter accepts
     connections from all machines, as Gloo and NCCL do.
@@ -39,7 +38,7 @@ class Options:
 
 
 class Place(NamedTuple):
-    """What the ranks of one process group need to form communicators: torch's store, a timeout in seconds, and options.
+    """What the ranks of a process group need to form communicators: torch's store, a timeout in seconds, and options.
     """
 
     store: Any
@@ -47,8 +46,7 @@ class Place(NamedTuple):
     options: Options
 
     def meet(self, rank: int, size: int, name: str, *, store: TorchStore | None = None) -> Communicator:
-        """Forms a communicator of `size` ranks, in which this rank has the number `rank`; blocks until all have called
-        this.
+        """Forms a communicator of `size` ranks, in which this rank is number `rank`; blocks until all have called this.
 
         `name`: different for each communicator. `store`: None for the process group's store. Raises the errors of
         `collectives.init`.
@@ -92,8 +90,7 @@ _MESSAGES: Final = "messages"
 
 
 class Early:
-    """An operation that starts later, when its two ranks are connected; it fails if that takes longer than `seconds`.
-    """
+    """An operation that starts later, when its two ranks are connected; fails if that takes more than `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds: Final = seconds

@@ -205,8 +205,7 @@ class _Distributed:
         self._synchronized = True
 
     def step(self, closure: Any = None) -> Any:
-        """Waits until all gradients are averaged over the ranks, then updates the parameters as the plain optimizer
-        does.
+        """Waits until all gradients are averaged over the ranks, then updates the parameters.
 
         `closure` and the returned value are those of torch's `Optimizer.step`.
         """
@@ -223,9 +222,7 @@ class _Distributed:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """A context manager in which `step` does not wait for gradients, because the user has called `synchronize`
-        before.
-        """
+        """A context manager in which `step` does not wait for gradients, because the user has called `synchronize`."""
         self._skips = True
         try:
             yield

@@ -18,8 +18,7 @@ from collectives.torch.tensors import assign, reading, tensor_of
 
 
 def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callable[[], None]]:
-    """Prepares an allreduce of a sparse tensor: returns two operations to run, and a function to call when both are
-    done.
+    """Prepares an allreduce of a sparse tensor: returns two operations to run, and a function to call after both.
 
     The function sets `tensor` to the sum or average, which is coalesced. Every rank receives the indices and values of
     all ranks: n*k entries, if n ranks have k entries each. `size`: the number of ranks. TypeError for layouts other

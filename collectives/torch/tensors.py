@@ -43,8 +43,7 @@ class Written(NamedTuple):
 
 
 def check(tensor: Any) -> None:
-    """Raises TypeError for an object that is not a tensor whose elements a collective could write, whatever its dtype.
-    """
+    """Raises TypeError for an object that is no tensor, or whose elements a collective could not write."""
     _plain(tensor)
 
 

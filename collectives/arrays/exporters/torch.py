@@ -75,7 +75,7 @@ def check(x: Any, name: str) -> None:
 
 
 def check_gradient(x: Any, name: str) -> None:
-    """Raises TypeError if `x` requires a gradient, because a communicator does not compute gradients.
+    """Raises TypeError if the tensor `x` requires a gradient, because autograd cannot see what a communicator does.
 
     `name`: what the error calls `x`.
     """

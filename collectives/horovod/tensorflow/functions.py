@@ -63,8 +63,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """A hook for TensorFlow 1 sessions that sets global variables to the root's values when the session has been made.
-    """
+    """A hook for TensorFlow 1 sessions that sets global variables to the root's values when the session begins."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         check_devices(device)

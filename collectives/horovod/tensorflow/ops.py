@@ -37,8 +37,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Returns the reduction of all ranks' tensors, or tf.IndexedSlices; the average if neither `op` nor `average` is
-    given.
+    """Returns the reduction of all ranks' tensors; the average if neither `op` nor `average` is given.
 
     Tensors must have the same shape and dtype on all ranks. The average of integers is rounded towards 0. `name`
     appears in errors. `prescale_factor` and `postscale_factor` multiply tensors before and after the reduction.
@@ -229,8 +228,8 @@ def alltoall(
 
 @_plain
 def join() -> Any:
-    """For a rank without data left: takes part in the allreduces of other ranks, with zeros, until all ranks have
-    called `join`.
+    """For a rank without data left: takes part in other ranks' allreduces with zeros until all ranks have called
+    `join`.
 
     Returns the number of the rank that called `join` last, as an int32 scalar.
     """

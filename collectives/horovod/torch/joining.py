@@ -38,9 +38,7 @@ _world: list[weakref.ref[Communicator]] = []  # at most one: the communicator of
 
 
 class Announcement:
-    """A message in progress that tells ranks that have called `hvd.join` which call follows, so that they take part in
-    it.
-    """
+    """A message in progress that tells ranks that have called `hvd.join` which call follows; they take part in it."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
@@ -90,8 +88,7 @@ def register(optimizer: Any, process_set: ProcessSet) -> None:
 
 
 def join(device: int = -1) -> int:
-    """For a rank without data left: takes part in the calls of other ranks, with zeros, until all ranks have called
-    `join`.
+    """For a rank without data left: takes part in other ranks' calls with zeros until all ranks have called `join`.
 
     Returns the number of the rank that called `join` last. Averages still divide by the number of all ranks. Meanwhile
     the other ranks may call any form of allreduce with Average or Sum, and `step` of optimizers; DesyncError if a rank

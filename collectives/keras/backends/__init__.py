@@ -45,7 +45,7 @@ class Accumulate(Protocol):
 
 
 class Backend(Protocol):
-    """The functions that this package needs for each backend of Keras: TensorFlow, PyTorch and JAX have a module each.
+    """The functions that this package needs for each backend of Keras; TensorFlow, PyTorch and JAX have a module each.
     """
 
     NOT_COMPILED: str  # error text if models with a compiled step (jit_compile) are unsupported; "" if supported
@@ -65,13 +65,10 @@ class Backend(Protocol):
         """
 
     def allreduce(self, tensor: Any, comm: Communicator) -> Any:
-        """Returns the sum of `tensor` over all ranks. It is differentiable: backpropagation sums its gradients over all
-        ranks.
-        """
+        """Returns the sum of `tensor` over all ranks. Backpropagation sums its gradients over all ranks, too."""
 
     def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-        """Returns a context manager: operations that are traced in it run only after the exchange of gradients has
-        begun.
+        """Returns a context manager: operations traced in it run only after the exchange of gradients has begun.
 
         `gradients`: the results of that exchange.
         """
@@ -81,7 +78,5 @@ class Backend(Protocol):
 
 
 def current() -> Backend:
-    """Returns the module of this package for the backend that Keras uses. NotImplementedError for an unsupported
-    backend.
-    """
+    """The module of this package for the backend that Keras uses. NotImplementedError for an unsupported backend."""
     return cast(Backend, importlib.import_module(f"{__name__}.{backend()}"))
