@@ -58,8 +58,8 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 def binomial(rank: int, size: int, root: int = 0) -> Schedule:
     """Broadcast: each rank that has the data sends it to its children in a binomial tree, the largest subtree first.
 
-    For a group of any size p and n bytes of data: ceil(log2 p) rounds; the root sends n ceil(log2 p). If a message
-    costs alpha and a byte beta, the time is ceil(log2 p) (alpha + n beta).
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; the root sends n ceil(log2 p) bytes. If a
+    message costs alpha and a byte beta, the time is ceil(log2 p) (alpha + n beta).
     """
     b = Builder("broadcast", "binomial", rank, size, grid=(0, 1), root=root)
     place = node(rank, size, root)
@@ -74,8 +74,8 @@ def binomial(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
     """Reduce: a rank reduces its own data and its children's messages in one step, and sends the result to its parent.
 
-    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends n. If a message costs alpha, a byte
-    beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma).
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends n bytes. If a message costs alpha,
+    a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("reduce", "binomial", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, root)
@@ -94,9 +94,9 @@ def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
     """Gather: in a binomial tree, a rank sends the blocks of its subtree to its parent in one message.
 
-    For a group of any size p and n bytes gathered in all: ceil(log2 p) rounds; a rank sends at most n/2. If a message
-    costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last
-    rank and rank 0, its blocks reach the root in two messages instead.
+    For a group of any size p and n bytes gathered in all: ceil(log2 p) rounds; a rank sends at most n/2 bytes. If a
+    message costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the
+    last rank and rank 0, its blocks reach the root in two messages instead.
     """
     b = Builder("gather", "binomial", rank, size, grid=(1, size), root=root)
     place = node(rank, size, root)
@@ -121,9 +121,9 @@ def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_scatter(rank: int, size: int, root: int = 0) -> Schedule:
     """Scatter: in a binomial tree, a rank sends each child the blocks of the child's subtree, largest subtree first.
 
-    For a group of any size p and n bytes of data: ceil(log2 p) rounds; the root sends n(p-1)/p. If a message costs
-    alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last rank and
-    rank 0, its blocks leave the root in two messages.
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; the root sends n(p-1)/p bytes. If a message
+    costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last
+    rank and rank 0, its blocks leave the root in two messages.
     """
     b = Builder("scatter", "binomial", rank, size, grid=(size, 1), root=root)
     place = node(rank, size, root)

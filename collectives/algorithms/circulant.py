@@ -42,10 +42,12 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def circulant(rank: int, size: int) -> Schedule:
-    """Allreduce on a circulant graph: a reduce-scatter, then an allgather.
+    """Allreduce on a circulant graph, where the distance to the peer halves in each round: reduce-scatter, then
+    allgather.
 
-    For a group of any size p and n bytes of data: 2 ceil(log2 p) rounds; a rank sends 2n(p-1)/p. If a message costs
-    alpha, a byte beta and a reduced byte gamma, the time is 2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: 2 ceil(log2 p) rounds; a rank sends 2n(p-1)/p bytes. If a message
+    costs alpha, a byte beta and a reduced byte gamma, the time is 2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p
+    gamma.
     """
     b = Builder("allreduce", "circulant", rank, size, grid=(size, size))
     within(b, range(size), rank, b.inp, b.out)
@@ -74,10 +76,10 @@ def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Block
 
 @algorithm("reduce_scatter", name="circulant", uneven=True)
 def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
-    """Reduce-scatter on a circulant graph: each round halves the number of blocks that a rank still works on.
+    """Reduce-scatter on a circulant graph: the distance to the peer, and the number of blocks, halve in each round.
 
-    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends n(p-1)/p. If a message costs alpha,
-    a byte beta and a reduced byte gamma, the time is ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends n(p-1)/p bytes. If a message costs
+    alpha, a byte beta and a reduced byte gamma, the time is ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "circulant", rank, size, grid=(size, 1))
     rounds = halvings(size)
@@ -103,11 +105,11 @@ def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="circulant", uneven=True)
 def circulant_allgather(rank: int, size: int) -> Schedule:
-    """Allgather on a circulant graph: in every round a rank receives about as many blocks as it already has.
+    """Allgather on a circulant graph: the distance to the peer, and the number of blocks, double in each round.
 
-    For a group of any size p and n bytes gathered in all: ceil(log2 p) rounds; a rank sends n(p-1)/p. If a message
-    costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. This is the algorithm of J. Bruck et
-    al. (1997) without the rotation of the blocks at its end.
+    For a group of any size p and n bytes gathered in all: ceil(log2 p) rounds; a rank sends n(p-1)/p bytes. If a
+    message costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. This is the algorithm of J.
+    Bruck et al. (1997) without the rotation of the blocks at its end.
     """
     b = Builder("allgather", "circulant", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())

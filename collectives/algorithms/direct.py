@@ -34,8 +34,9 @@ def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
 def one_shot(rank: int, size: int) -> Schedule:
     """Allreduce: each rank sends all its data to all others and computes the whole result itself.
 
-    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1), or writes n once if peers share memory.
-    If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) beta + n(p-1) gamma.
+    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1) bytes, or writes n bytes once if peers
+    share memory. If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) beta +
+    n(p-1) gamma.
 
     It does not work in place. A rank could overwrite its array only after all others have read it, but the others read
     it while they overwrite their own arrays. So all ranks would wait for each other.
@@ -52,11 +53,10 @@ def one_shot(rank: int, size: int) -> Schedule:
 def two_shot(rank: int, size: int) -> Schedule:
     """Allreduce: rank r receives block r from all ranks, reduces these blocks, and sends the result to all.
 
-    For a group of any size p and n bytes of data: 2 rounds; a rank sends 2n(p-1)/p. If a message costs alpha, a byte
-    beta and a reduced byte gamma, the time is 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: 2 rounds; a rank sends 2n(p-1)/p bytes. If a message costs alpha, a
+    byte beta and a reduced byte gamma, the time is 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
 
-    Among ranks that share memory, the pool engine may instead compute the sum in the pool, one buffer to which all
-    ranks add.
+    Ranks that share memory may instead add their arrays to one shared buffer, the pool.
     """
     b = Builder("allreduce", "two_shot", rank, size, grid=(size, size))
     others = _others(rank, size)
@@ -76,8 +76,8 @@ def two_shot(rank: int, size: int) -> Schedule:
 def star(rank: int, size: int) -> Schedule:
     """Allreduce: all ranks send to rank 0, which reduces the data and sends back the result. Kept for comparisons.
 
-    For a group of any size p and n bytes of data: 2 rounds; rank 0 sends n(p-1), each other rank n. If a message costs
-    alpha, a byte beta and a reduced byte gamma, the time is 2 alpha + 2n(p-1) beta + n(p-1) gamma.
+    For a group of any size p and n bytes of data: 2 rounds; rank 0 sends n(p-1) bytes, each other rank n. If a message
+    costs alpha, a byte beta and a reduced byte gamma, the time is 2 alpha + 2n(p-1) beta + n(p-1) gamma.
     """
     b = Builder("allreduce", "star", rank, size, grid=(1, 1))
     if rank == 0:
@@ -94,8 +94,8 @@ def star(rank: int, size: int) -> Schedule:
 def direct_reduce_scatter(rank: int, size: int) -> Schedule:
     """Reduce-scatter: every rank sends its block j to rank j, which reduces the blocks that it receives and its own.
 
-    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1)/p. If a message costs alpha, a byte beta
-    and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma).
+    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1)/p bytes. If a message costs alpha, a
+    byte beta and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "direct", rank, size, grid=(size, 1))
     for peer in _others(rank, size):
@@ -109,8 +109,8 @@ def direct_reduce_scatter(rank: int, size: int) -> Schedule:
 def direct_allgather(rank: int, size: int) -> Schedule:
     """Allgather: each rank sends its block to all others.
 
-    For a group of any size p and n bytes gathered in all: 1 round; a rank sends n(p-1)/p, or writes its block once if
-    peers share memory. If a message costs alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes gathered in all: 1 round; a rank sends n(p-1)/p bytes, or writes its block
+    once if peers share memory. If a message costs alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("allgather", "direct", rank, size, grid=(1, size))
     others = _others(rank, size)
@@ -127,8 +127,8 @@ def direct_allgather(rank: int, size: int) -> Schedule:
 def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
     """Broadcast: the root sends the whole array to each other rank.
 
-    For a group of any size p and n bytes of data: 1 round; the root sends n(p-1), or writes n once if peers share
-    memory. If a message costs alpha and a byte beta, the time is (p-1) (alpha + n beta).
+    For a group of any size p and n bytes of data: 1 round; the root sends n(p-1) bytes, or writes n bytes once if peers
+    share memory. If a message costs alpha and a byte beta, the time is (p-1) (alpha + n beta).
     """
     b = Builder("broadcast", "direct", rank, size, grid=(0, 1), root=root)
     if rank != root:
@@ -143,8 +143,8 @@ def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
 def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
     """Reduce: all ranks send their data to the root, which reduces all of it in one step.
 
-    For a group of any size p and n bytes of data: 1 round; a rank sends n, the root receives n(p-1). If a message costs
-    alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) (beta + gamma).
+    For a group of any size p and n bytes of data: 1 round; a rank sends n bytes, the root receives n(p-1) bytes. If a
+    message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) (beta + gamma).
     """
     b = Builder("reduce", "direct", rank, size, grid=(1, 1), root=root)
     b.flat(b.inp(), b.inp())
@@ -159,8 +159,8 @@ def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 def linear(rank: int, size: int, root: int = 0) -> Schedule:
     """Gather: all ranks send their blocks directly to the root.
 
-    For a group of any size p and n bytes gathered in all: 1 round; a rank sends its block, the root receives n(p-1)/p.
-    If a message costs alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes gathered in all: 1 round; a rank sends its block, the root receives n(p-1)/p
+    bytes. If a message costs alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("gather", "linear", rank, size, grid=(1, size), root=root)
     b.flat(b.inp(), b.inp())
@@ -177,8 +177,8 @@ def linear(rank: int, size: int, root: int = 0) -> Schedule:
 def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
     """Scatter: the root sends each other rank its block directly.
 
-    For a group of any size p and n bytes of data: 1 round; the root sends n(p-1)/p. If a message costs alpha and a byte
-    beta, the time is (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes of data: 1 round; the root sends n(p-1)/p bytes. If a message costs alpha and
+    a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("scatter", "linear", rank, size, grid=(size, 1), root=root)
     b.flat(b.inp(0, size), b.inp(rank))
@@ -195,8 +195,8 @@ def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
 def direct_alltoall(rank: int, size: int) -> Schedule:
     """Alltoall: each rank sends every other rank the block for it, beginning with the next rank.
 
-    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1)/p. If a message costs alpha and a byte
-    beta, the time is (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes of data: 1 round; a rank sends n(p-1)/p bytes. If a message costs alpha and a
+    byte beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("alltoall", "direct", rank, size, grid=(size, size))
     others = _others(rank, size)

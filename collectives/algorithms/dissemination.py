@@ -12,7 +12,7 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("barrier", uneven=True)
 def dissemination(rank: int, size: int) -> Schedule:
-    """In round k a rank sends to the rank 2^k further on, once it has received all messages of earlier rounds.
+    """Barrier: in round k a rank sends to the rank 2^k further on, once it has received all messages of earlier rounds.
 
     For a group of any size p: ceil(log2 p) rounds; a rank sends one element in each round. If a message costs alpha,
     the time is ceil(log2 p) alpha.

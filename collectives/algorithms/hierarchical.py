@@ -26,7 +26,10 @@ from collectives.schedule.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position of `rank` in `layout`, which says which host each rank is on, and the share of data it works on."""
+    """The host of rank `rank`, and which rank of each host handles which part of the data.
+
+    `layout` says which ranks share a host.
+    """
 
     rank: int
     layout: Layout
@@ -100,8 +103,8 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
 
     On every host, all ranks send their data of a part to the rank of their host that handles this part. When the part
     passes the second time, this rank sends it to the others on its host. For h hosts of any size, the largest with l
-    ranks, and n bytes of data: 2h rounds; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). If a message
-    costs alpha and a byte beta, the time is 2(h-1) alpha + 2n(h-1)/h beta.
+    ranks, and n bytes of data: 2h rounds; a host sends 2n(h-1)/h bytes, of which a rank sends 2n(h-1)/(hl) bytes. If a
+    message costs alpha and a byte beta, the time is 2(h-1) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -142,11 +145,11 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
-    """Allreduce: each rank of a host handles a part of the data, by a circulant allreduce with ranks of other hosts.
+    """Allreduce: each rank of a host handles a part of the data, by module `circulant` with ranks of other hosts.
 
     For h hosts of any size, the largest with l ranks, and n bytes of data: 2 ceil(log2 h) + 2 rounds; a host sends
-    2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). If a message costs alpha and a byte beta, the time is 2 ceil(log2 h)
-    alpha + 2n(h-1)/h beta.
+    2n(h-1)/h bytes, of which a rank sends 2n(h-1)/(hl) bytes. If a message costs alpha and a byte beta, the time is 2
+    ceil(log2 h) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -182,10 +185,11 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
     """Reduce-scatter: the partial result of a rank's block passes from host to host, and reaches the rank's host last.
 
     On each host, all ranks send their data of the block to the rank of their host that handles this block. For h hosts
-    of any size, the largest with l ranks, and n bytes of data: h rounds; a host sends n(h-1)/h, of which a rank sends
-    n(h-1)/(hl). If a message costs alpha and a byte beta, the time is (h-1) alpha + n(h-1)/h beta.
+    of any size, the largest with l ranks, and n bytes of data: h rounds; a host sends n(h-1)/h bytes, of which a rank
+    sends n(h-1)/(hl) bytes. If a message costs alpha and a byte beta, the time is (h-1) alpha + n(h-1)/h beta.
 
-    Partial results alternate between two sets of scratch slots, so that a rank writes one set while it sends the other.
+    Partial results alternate between two sets of temporary buffers, so that a rank writes one set while it sends the
+    other.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -219,8 +223,9 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
 def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedule:
     """Allgather: each rank's block passes from host to host; the rank that receives it passes it to the others there.
 
-    For h hosts of any size, the largest with l ranks, and n bytes gathered in all: h rounds; a host sends n(h-1)/h, of
-    which a rank sends n(h-1)/(hl). If a message costs alpha and a byte beta, the time is (h-1) alpha + n(h-1)/h beta.
+    For h hosts of any size, the largest with l ranks, and n bytes gathered in all: h rounds; a host sends n(h-1)/h
+    bytes, of which a rank sends n(h-1)/(hl) bytes. If a message costs alpha and a byte beta, the time is (h-1) alpha +
+    n(h-1)/h beta.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -249,9 +254,9 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     """Allreduce: one rank of each host, the leader, reduces its host's data; leaders then use recursive doubling.
 
     For h hosts of any size, n bytes of data, and H the largest power of two up to h: log2 H + 2 rounds, and 2 more if H
-    < h; a host sends n log2 H, and n more if it also takes part for another host (see the module `fold`); a rank sends
-    n to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta). If H < h, it
-    is alpha + n beta more.
+    < h; a host sends n log2 H bytes, and n more if it also works for a neighbour host, because h is no power of two; a
+    rank sends n bytes to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n
+    beta). If H < h, it is alpha + n beta more.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)
@@ -278,8 +283,8 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
 
     The root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: ceil(log2 h) + 1 rounds; a host sends n to another host, a rank sends
-    n. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta).
+    For h hosts of any size and n bytes of data: ceil(log2 h) + 1 rounds; a host sends n bytes to another host, a rank
+    sends n bytes. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta).
     """
     b = Builder("reduce", "hierarchical_binomial", rank, size, grid=(1, 1), root=root)
     place = Place(rank, layout)
@@ -307,8 +312,8 @@ def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Sc
 
     The root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: ceil(log2 h) + 1 rounds; the root sends n ceil(log2 h). If a message
-    costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta).
+    For h hosts of any size and n bytes of data: ceil(log2 h) + 1 rounds; the root sends n ceil(log2 h) bytes. If a
+    message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta).
     """
     b = Builder("broadcast", "hierarchical_binomial", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -331,8 +336,8 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
     Each host has one leader; the root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: h rounds; a host sends n, the root sends n. If a message costs alpha
-    and a byte beta, the time is (h-1) alpha + n beta if slices are small.
+    For h hosts of any size and n bytes of data: h rounds; a host sends n bytes, the root sends n bytes. If a message
+    costs alpha and a byte beta, the time is (h-1) alpha + n beta if slices are small.
     """
     b = Builder("broadcast", "hierarchical_chain", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -351,11 +356,12 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
 @algorithm("allgather", name="hierarchical_circulant", hosts=True, uneven=True)
 def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """Allgather: a leader per host collects its host's blocks, joins a circulant allgather, and distributes all blocks.
+    """Allgather: a leader per host collects its host's blocks, joins the allgather of module `circulant`, distributes
+    all.
 
-    For h hosts of any size and n bytes gathered in all: ceil(log2 h) + 2 rounds; a host sends n(h-1)/h, a rank sends
-    its block to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) alpha + n(h-1)/h beta.
-    If the ranks of a host are not consecutive, their blocks are sent in several messages.
+    For h hosts of any size and n bytes gathered in all: ceil(log2 h) + 2 rounds; a host sends n(h-1)/h bytes, a rank
+    sends its block to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) alpha + n(h-1)/h
+    beta. If the ranks of a host are not consecutive, their blocks are sent in several messages.
     """
     b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
     place = Place(rank, layout)

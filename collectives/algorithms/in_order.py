@@ -15,8 +15,8 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
     """Reduce on a binomial tree to rank 0, whose subtrees have consecutive ranks; rank 0 sends the result to the root.
 
     For a group of any size p and n bytes of data: ceil(log2 p) rounds, and 1 more unless the root is rank 0; a rank
-    sends n. If a message costs alpha, a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n beta +
-    n gamma). Unless the root is rank 0, it is alpha + n beta more.
+    sends n bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n
+    beta + n gamma). Unless the root is rank 0, it is alpha + n beta more.
     """
     b = Builder("reduce", "binomial_in_order", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, 0)
@@ -39,9 +39,10 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
 def pairwise(rank: int, size: int) -> Schedule:
     """Reduce-scatter: in turn d a rank sends a block to rank + d and gets one from rank - d; at the end it reduces all.
 
-    For a group of any size p and n bytes of data: 1 round, listed as p-1 turns; a rank sends n(p-1)/p. If a message
-    costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma). Ranks are
-    counted modulo p.
+    For a group of any size p and n bytes of data: 1 round, listed as p-1 turns; a rank sends n(p-1)/p bytes. If a
+    message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma). Ranks
+    are counted modulo p. Turns are only the order in which the schedule lists messages: a message does not depend on
+    those of earlier turns.
     """
     b = Builder("reduce_scatter", "pairwise", rank, size, grid=(size, 1))
     if size == 1:

@@ -14,8 +14,8 @@ from collectives.schedule.form import Builder, Schedule
 def ring(rank: int, size: int) -> Schedule:
     """Allreduce: each block goes around the ring of ranks twice, first to add every rank's data, then as the sum.
 
-    For a group of any size p and n bytes of data: 2(p-1) rounds; a rank sends 2n(p-1)/p. If a message costs alpha, a
-    byte beta and a reduced byte gamma, the time is 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: 2(p-1) rounds; a rank sends 2n(p-1)/p bytes. If a message costs
+    alpha, a byte beta and a reduced byte gamma, the time is 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
     b = Builder("allreduce", "ring", rank, size, grid=(size, size))
     left, right = (rank - 1) % size, (rank + 1) % size
@@ -35,9 +35,9 @@ def ring(rank: int, size: int) -> Schedule:
 def ring_reduce_scatter(rank: int, size: int) -> Schedule:
     """Reduce-scatter: the partial result of a rank's block starts at its right neighbour and reaches the rank last.
 
-    For a group of any size p and n bytes of data: p-1 rounds; a rank sends n(p-1)/p. If a message costs alpha, a byte
-    beta and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma). Partial results alternate between
-    two scratch slots, so that a rank writes one while it sends the other.
+    For a group of any size p and n bytes of data: p-1 rounds; a rank sends n(p-1)/p bytes. If a message costs alpha, a
+    byte beta and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma). Partial results alternate
+    between two temporary buffers, so that a rank writes one while it sends the other.
     """
     b = Builder("reduce_scatter", "ring", rank, size, grid=(size, 1))
     left, right = (rank - 1) % size, (rank + 1) % size
@@ -58,8 +58,8 @@ def ring_reduce_scatter(rank: int, size: int) -> Schedule:
 def ring_allgather(rank: int, size: int) -> Schedule:
     """Allgather: in each round a rank sends its right neighbour the block that it received last, at first its own.
 
-    For a group of any size p and n bytes gathered in all: p-1 rounds; a rank sends n(p-1)/p. If a message costs alpha
-    and a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes gathered in all: p-1 rounds; a rank sends n(p-1)/p bytes. If a message costs
+    alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("allgather", "ring", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())

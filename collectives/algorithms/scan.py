@@ -52,7 +52,7 @@ def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 def recursive_doubling(rank: int, size: int) -> Schedule:
     """Scan: in round k a rank sends its partial result to the rank 2^k further on, which combines it with its own.
 
-    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends at most n ceil(log2 p). If a
+    For a group of any size p and n bytes of data: ceil(log2 p) rounds; a rank sends at most n ceil(log2 p) bytes. If a
     message costs alpha, a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("scan", "recursive_doubling", rank, size, grid=(1, 1))
@@ -65,8 +65,8 @@ def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
     """Exscan: each rank sends its data to the next rank; ranks 1 to p-1 then scan what they received.
 
     For a group of any size p and n bytes of data: 1 + ceil(log2 (p-1)) rounds; a rank sends at most n (1 + ceil(log2
-    (p-1))). If a message costs alpha, a byte beta and a reduced byte gamma, the time is (1 + ceil(log2 (p-1))) (alpha +
-    n beta) + ceil(log2 (p-1)) n gamma.
+    (p-1))) bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is (1 + ceil(log2 (p-1)))
+    (alpha + n beta) + ceil(log2 (p-1)) n gamma.
     """
     b = Builder("exscan", "recursive_doubling", rank, size, grid=(1, 1))
     _exclusive(b, range(size), rank, b.inp(), b.out())
@@ -78,8 +78,8 @@ def chain(rank: int, size: int) -> Schedule:
     """Scan: rank r combines the result of rank r-1 with its own data, and sends its own result to rank r+1.
 
     For a group of any size p and n bytes of data: p-1 rounds, which overlap because long arrays are sent in slices; a
-    rank sends n. If a message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n (beta +
-    gamma).
+    rank sends n bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n
+    (beta + gamma).
     """
     b = Builder("scan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -96,8 +96,8 @@ def chain_exscan(rank: int, size: int) -> Schedule:
     """Exscan: rank r gets its result from rank r-1, and sends this result combined with its own data to rank r+1.
 
     For a group of any size p and n bytes of data: p-1 rounds, which overlap because long arrays are sent in slices; a
-    rank sends n. If a message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n (beta +
-    gamma).
+    rank sends n bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n
+    (beta + gamma).
     """
     b = Builder("exscan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -123,9 +123,9 @@ def _after(rank: int, size: int) -> list[int]:
 def direct(rank: int, size: int) -> Schedule:
     """Scan: each rank sends its data to all later ranks, then reduces its data and all that it received in one step.
 
-    For a group of any size p and n bytes of data: 1 round; a rank sends at most n(p-1), or writes n once if all ranks
-    share memory. If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) (beta +
-    gamma).
+    For a group of any size p and n bytes of data: 1 round; a rank sends at most n(p-1) bytes, or writes n bytes once if
+    all ranks share memory. If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1)
+    (beta + gamma).
     """
     b = Builder("scan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -143,9 +143,9 @@ def direct(rank: int, size: int) -> Schedule:
 def direct_exscan(rank: int, size: int) -> Schedule:
     """Exscan: each rank sends its data to all later ranks, then reduces all that it received in one step.
 
-    For a group of any size p and n bytes of data: 1 round; a rank sends at most n(p-1), or writes n once if all ranks
-    share memory. If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) (beta +
-    gamma).
+    For a group of any size p and n bytes of data: 1 round; a rank sends at most n(p-1) bytes, or writes n bytes once if
+    all ranks share memory. If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1)
+    (beta + gamma).
     """
     b = Builder("exscan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:

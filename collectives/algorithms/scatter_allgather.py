@@ -15,8 +15,8 @@ from collectives.schedule.form import Builder, Schedule
 def scatter_allgather(rank: int, size: int, root: int = 0) -> Schedule:
     """Broadcast: a binomial tree scatters p pieces, then a ring sends each piece to the ranks that do not have it yet.
 
-    For a group of any size p and n bytes of data: at most ceil(log2 p) + p-1 rounds; the root sends at most 2n(p-1)/p.
-    If a message costs alpha and a byte beta, the time is (ceil(log2 p) + p-1) alpha + 2n(p-1)/p beta. Piece 0 is
+    For a group of any size p and n bytes of data: at most ceil(log2 p) + p-1 rounds; the root sends at most 2n(p-1)/p
+    bytes. If a message costs alpha and a byte beta, the time is (ceil(log2 p) + p-1) alpha + 2n(p-1)/p beta. Piece 0 is
     scattered to the root, piece 1 to the next rank, and so on.
     """
     b = Builder("broadcast", "scatter_allgather", rank, size, grid=(0, size), root=root)

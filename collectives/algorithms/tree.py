@@ -45,8 +45,8 @@ def tree(rank: int, size: int) -> Schedule:
     """Allreduce over two trees; nearly every rank is a leaf in one and an inner node in the other, for equal loads.
 
     For a group of any size p and n bytes of data: about 2 log2 p rounds, which overlap because data is sent in slices;
-    a rank sends at most 2n. If a message costs alpha, a byte beta and a reduced byte gamma, the time is about 2 log2 p
-    alpha + 2n beta + n gamma.
+    a rank sends at most 2n bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is about 2
+    log2 p alpha + 2n beta + n gamma.
     """
     blocks = 2 if size > 1 else 1
     b = Builder("allreduce", "tree", rank, size, grid=(blocks, blocks))
