@@ -55,9 +55,9 @@ def circulant(rank: int, size: int) -> Schedule:
 
 
 def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Blocks) -> None:
-    """Add to `b` the steps of an allreduce among the ranks `team`; this rank is `team[at]`.
+    """Adds to `b` the steps of an allreduce among the ranks `team`; this rank is `team[at]`.
 
-    `given(first, count)` returns the chunk of the input with these blocks, and `total(first, count)` that of the
+    `given(first, count)` returns `count` blocks of the input, from block `first` on; `total(first, count)` those of the
     output. They may be the same function: then the allreduce works in place.
     """
     size = len(team)

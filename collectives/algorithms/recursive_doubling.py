@@ -35,9 +35,9 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
 
 def within(b: Builder, team: Sequence[int], at: int, mine: Chunk) -> None:
-    """Add to `b` an allreduce among the ranks `team`, by recursive doubling; this rank is `team[at]`.
+    """Adds to `b` the steps of an allreduce among the ranks `team`, by recursive doubling; this rank is `team[at]`.
 
-    `mine` is the chunk with this rank's input; the result is written to OUT, the output buffer.
+    `mine`: the part of a buffer with this rank's input. The result is written to OUT, the output buffer.
     """
     place = fold(at, len(team))
     if place.into is not None:

@@ -26,10 +26,10 @@ def algorithm(
     hosts: bool = False,
     in_order: bool = False,
 ) -> Callable[[Function], Algorithm]:
-    """Returns a decorator that registers a function as an algorithm for `collective`; the function returns a schedule.
+    """Returns a decorator that registers a function as an algorithm for `collective`.
 
     The function has the parameters (rank, size), then root if the collective has one, then layout if `hosts` is set. It
-    returns the steps that this rank takes.
+    returns a `Schedule`, the steps that this rank takes.
 
     - `name`: the algorithm's name, by default that of the function
     - `sizes(size)`: whether the algorithm works for that many ranks

@@ -16,7 +16,7 @@ from collectives.schedule.text import chunk_text, excerpt
 
 
 class VerificationError(ValueError):
-    """A schedule, the list of one rank's steps in a collective, is wrong.
+    """Raised if a schedule, the list of one rank's steps in a collective, is wrong.
 
     `rank` and `step` (an index from 0) say where; they are None if no single rank or step is at fault.
     """
@@ -75,7 +75,9 @@ def fail(schedule: Schedule, problem: str, step: int | None = None) -> NoReturn:
 class Extents:
     """The sizes of a schedule's blocks as symbols, because the sizes in bytes are known only at run time.
 
-    `extents[chunk]` lists an integer for each block of the chunk. Blocks with the same integer have the same size.
+    A schedule is the list of one rank's steps in a collective; it divides buffers into blocks. `extents[chunk]` lists
+    an integer for each block of the chunk (consecutive blocks of a buffer). Blocks with the same integer have the same
+    size.
     """
 
     def __init__(self, schedule: Schedule, uneven: bool) -> None:
@@ -89,9 +91,10 @@ class Extents:
 
 
 def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> Extents:
-    """Raise VerificationError unless the schedule is well formed; return symbols for the sizes of its blocks.
+    """Raise VerificationError unless `schedule`, the steps of one rank in a collective, is well formed.
 
-    `in_place`: IN and OUT, the input and output buffers, are the same memory. `uneven`: blocks may differ in size.
+    Returns symbols for the sizes of its blocks. `in_place`: IN and OUT, the input and output buffers, are the same
+    memory. `uneven`: blocks may differ in size.
     """
     _check_head(schedule)
     extents = Extents(schedule, uneven)

@@ -27,10 +27,10 @@ Triple: TypeAlias = "tuple[int, int, int]"  # buffer, first block, number of blo
 
 
 class CompiledStep(NamedTuple):
-    """One step of a schedule, encoded for the C++ engine that runs it.
+    """One step of a schedule (one rank's steps in a collective), encoded for the C++ engine that runs it.
 
-    `sources`, for a reduction, are its operands in order. Each is either a chunk of local data, or the rank of a peer
-    whose next message is the operand.
+    `sources`, for a reduction, are its operands in order. Each is either a chunk (consecutive blocks of a local
+    buffer), or the rank of a peer whose next message is the operand.
     """
 
     kind: int
@@ -42,7 +42,10 @@ class CompiledStep(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A schedule encoded for the C++ engine: the arguments of the constructor `collectives.native._engine.Program`."""
+    """One rank's steps in a collective, encoded for the C++ engine.
+
+    The fields are the arguments of the constructor `collectives.native._engine.Program`.
+    """
 
     rank: int
     size: int
@@ -91,11 +94,12 @@ def program(
     layout: Layout | None = None,
     in_order: bool = False,
 ) -> Program:
-    """The steps of `rank` in the collective, encoded for the C++ engine. Programs are cached.
+    """Returns the steps of `rank` in a collective, encoded for the C++ engine. Encoded steps are cached.
 
-    `in_order`: reductions combine their operands exactly in the order of the schedule. Without it, ranks that share
-    memory may use faster sums in another order, such as one buffer to which all ranks add. `layout`: which ranks share
-    a host. Raises ValueError for an invalid size, rank, root or layout.
+    `in_place`: the input and output buffers are the same memory. `layout`: which ranks share a host. `in_order`:
+    reductions combine their operands exactly in the order of the steps. Without it, ranks that share memory may use
+    faster sums in another order, such as one buffer to which all ranks add. Raises ValueError for an invalid size,
+    rank, root or layout, and if the algorithm does not work in place.
     """
     from collectives.native import _engine
 

@@ -21,10 +21,10 @@ from collectives.schedule.form import IN, OUT, Chunk, Copy, Recv, Reduce, Schedu
 
 
 class Dependency(NamedTuple):
-    """An earlier step of the same rank that a step has to wait for, because both use blocks of `buffer`.
+    """An earlier step of the same rank that a step has to wait for, because both use the same blocks of `buffer`.
 
-    `step` is the number of the earlier step. Its chunk starts at block `there` of the buffer; the chunk of the waiting
-    step starts at block `here`. The waiting step may use a byte as soon as the earlier step has processed that byte.
+    `step` is the number of the earlier step. It uses blocks of the buffer from number `there` on; the waiting step uses
+    blocks from number `here` on. The waiting step may use a byte as soon as the earlier step has processed that byte.
     """
 
     step: int
@@ -37,9 +37,10 @@ _Access: TypeAlias = "tuple[int, int]"  # step, and the first block of its chunk
 
 
 def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
-    """For each step of the schedule, in order, the earlier steps that it has to wait for to use the same data.
+    """For each step of `schedule` (one rank's steps), the earlier steps that it has to wait for to use the same data.
 
-    `in_place`: the input and output buffers are the same memory. Raises ValueError if they cannot be the same.
+    They are in the order of steps. `in_place`: the input and output buffers are the same memory. Raises ValueError if
+    they cannot be the same.
     """
     if in_place and schedule.grid[0] != schedule.grid[1]:
         raise ValueError(f"IN and OUT of a {schedule.collective} differ in size and cannot be the same memory")

@@ -74,12 +74,13 @@ def draw(
 ) -> None:
     """Draw the steps of all ranks into a picture, in the format that the suffix of `file` names (.svg, .png, .pdf).
 
-    `schedules` has one schedule for each rank. Every row is a round: its messages can all be in progress at the same
-    time. Every column is a rank, with the chunks that it sends on the left, and those that it receives or computes on
-    the right. Colours distinguish blocks. If `layout` has several hosts, and several ranks on a host, each host's
-    columns have a coloured background with its name. Messages between hosts are then drawn thick. `in_place`: the input
-    and output buffers are the same memory. Raises ImportError without matplotlib, and VerificationError if the
-    schedules deadlock or a send has no receive.
+    `schedules` has the steps of one rank after the other. Every row of the picture is a round: its messages can all be
+    in progress at the same time. Every column is a rank, with the data that it sends on the left, and the data that it
+    receives or computes on the right. Colours distinguish blocks of data.
+
+    If `layout` has several hosts, and several ranks on a host, each host's columns have a coloured background with its
+    name. Messages between hosts are then drawn thick. `in_place`: the input and output buffers are the same memory.
+    Raises ImportError without matplotlib, and VerificationError if the schedules deadlock or a send has no receive.
     """
     require()
     from matplotlib.figure import Figure

@@ -55,7 +55,10 @@ Operand: TypeAlias = "int | Chunk"  # a received message (the peer's rank) or lo
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A step of a schedule: send `chunk`, as one message, to each rank of `peers` (distinct, never this rank)."""
+    """A step of a schedule: send `chunk` (consecutive blocks of a buffer), as one message, to each rank of `peers`.
+
+    `peers` are distinct, and this rank is not among them.
+    """
 
     peers: tuple[int, ...]
     chunk: Chunk
@@ -73,10 +76,10 @@ class Recv:
 class Reduce:
     """A step of a schedule: dst = operands[0] op operands[1] op ..., combined from left to right.
 
-    There are at least two operands. An operand that is an int means the next message from the rank with this number; a
-    chunk means local data. All operands have the size of `dst`. Each chunk is either `dst` itself or disjoint from it.
-    The result is rounded to the dtype only once. `final` marks a result that contains every rank's contribution: if op
-    is `avg`, it is divided by the number of ranks.
+    There are at least two operands. An operand that is an int means the next message from the rank with this number. A
+    chunk (consecutive blocks of a buffer) means local data. All operands have the size of `dst`. Each chunk is either
+    `dst` itself or disjoint from it. The result is rounded to the dtype only once. `final` marks a result that contains
+    every rank's contribution: if op is `avg`, it is divided by the number of ranks.
     """
 
     dst: Chunk
@@ -94,7 +97,10 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A step of a schedule: copy the chunk `src` to `dst`, of the same size; no copy if both are the same memory."""
+    """A step of a schedule: copy `src`, some blocks of a buffer, to `dst`; does nothing if both are the same memory.
+
+    `src` and `dst` have the same size.
+    """
 
     dst: Chunk
     src: Chunk
@@ -130,10 +136,11 @@ class Schedule:
 
 
 class Builder:
-    """Builds the schedule of one rank: methods such as `send` and `reduce` add a step each, and `build` returns it.
+    """Builds the schedule of one rank, its steps in a collective: `send`, `reduce` and so on add a step each.
 
-    `inp(first, count)`, `out(first, count)` and `scratch(...)` return chunks of the input, the output and temporary
-    memory. Steps have to be added in an order in which they could run one after another.
+    `inp(first, count)`, `out(first, count)` and `scratch(...)` return chunks (consecutive blocks) of the input, the
+    output and temporary memory. Steps have to be added in an order in which they could run one after another. `build()`
+    returns the schedule.
     """
 
     def __init__(self, collective: str, algorithm: str, rank: int, size: int, grid: tuple[int, int], root: int = 0):
@@ -152,30 +159,31 @@ class Builder:
         return Chunk(OUT, first, count)
 
     def scratch(self, blocks: Iterable[Block]) -> Chunk:
-        """Add a temporary buffer to the schedule, and return the chunk of all its blocks.
+        """Adds a temporary buffer to the schedule, and returns the chunk that consists of all its blocks.
 
-        Each item of `blocks` is a block of the input or output buffer; the temporary block has the same size.
+        Each item of `blocks` is a block of the input or output buffer; a temporary block of the same size is made for
+        it.
         """
         self._scratch.append(tuple(blocks))
         return Chunk(SCRATCH + len(self._scratch) - 1, 0, len(self._scratch[-1]))
 
     def like(self, chunk: Chunk) -> Chunk:
-        """Add a temporary buffer with blocks as large as those of `chunk`, a chunk of the input or output buffer.
+        """Adds a temporary buffer with blocks as large as those of `chunk`, some blocks of the input or output buffer.
 
-        Returns the chunk of all blocks of the new buffer.
+        Returns the chunk that consists of all blocks of the new buffer.
         """
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 
     def pool(self) -> None:
-        """Declare that ranks that share memory may run this allreduce in one shared buffer to which all ranks add."""
+        """Declares that ranks that share memory may run this allreduce in one shared buffer to which all ranks add."""
         self._pooled = True
 
     def flat(self, published: Chunk, read: Chunk) -> None:
-        """Declare that the schedule is one round: this rank needs the part `read` of every sender's chunk `published`.
+        """Declares that the schedule is one round: this rank needs the part `read` of the blocks `published` of every
+        sender.
 
-        `published` names the same blocks on every rank, so `read` is at the same position in each sender's chunk. Ranks
-        that share memory then need no messages: a sender writes its chunk to shared memory, and the others read it
-        there.
+        `published` names the same blocks on every rank, so `read` is at the same position on each sender. Ranks that
+        share memory then need no messages: a sender writes its blocks to shared memory, and the others read them there.
         """
         self._flat = (published, read)
 
@@ -186,10 +194,10 @@ class Builder:
         self._steps.append(Recv(peer, chunk))
 
     def reduce(self, dst: Chunk, *operands: Operand, final: bool = False) -> None:
-        """Add a step that reduces the operands from left to right, and writes the result to `dst`.
+        """Adds a step that reduces the operands from left to right, and writes the result to `dst`.
 
-        An operand is a chunk of local data, or a rank: then it is the next message from that rank. `final` marks a
-        result that contains the data of all ranks.
+        An operand is a chunk of local data, or the number of a rank: then it is the next message from that rank.
+        `final` marks a result that contains the data of all ranks.
         """
         self._steps.append(Reduce(dst, operands, final))
 

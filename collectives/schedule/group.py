@@ -17,7 +17,7 @@ _LOCAL = -2
 
 
 class Group:
-    """The schedules of all ranks of a group, with each send matched to the steps that receive its messages.
+    """The schedules (lists of steps) of all ranks of a group, with each send matched to the steps that receive it.
 
     Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. `rank_of`, `steps`, `behind`,
     `takers` and `givers` have one entry for each step n:
@@ -44,14 +44,15 @@ class Group:
         self._match()
 
     def sent(self, number: int) -> Chunk:
-        """The chunk (part of a buffer) that step `number`, which has to be a send, sends."""
+        """Returns the data that step `number`, which has to be a send, sends, as a chunk: consecutive blocks of a
+        buffer.
+        """
         step = self.steps[number]
         assert isinstance(step, Send)
         return step.chunk
 
     def fail(self, number: int, problem: str) -> NoReturn:
-        """Raises VerificationError about step `number` of the group's schedules; `problem` says what is wrong with it.
-        """
+        """Raises VerificationError about step `number` of the group's schedules; `problem` says what is wrong."""
         rank = self.rank_of[number]
         fail(self.schedules[rank], problem, number - self.start[rank])
 

@@ -68,8 +68,7 @@ class Layout:
         return self._local[rank]
 
     def beside(self, rank: int) -> tuple[int, ...]:
-        """The other ranks on the host of `rank`: first those above `rank`, then those below, each in ascending order.
-        """
+        """The other ranks on the host of `rank`: first those above `rank`, then those below, in ascending order."""
         ranks, at = self.members[self.hosts[rank]], self._local[rank]
         return ranks[at + 1 :] + ranks[:at]
 

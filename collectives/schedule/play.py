@@ -24,8 +24,8 @@ from collectives.schedule.text import excerpt, step_text
 class Play:
     """Computes in which orders the steps of all ranks of a group can happen.
 
-    `waits[n]` are the steps of the same rank that step n waits for, because both use the same data. `group` must not
-    change afterwards, because the constructor computes tables from it.
+    `group`: the steps, with their messages matched; it must not change afterwards, because tables are computed from it.
+    `waits[n]` are the steps of the same rank that step n waits for, because both use the same data.
     """
 
     def __init__(self, group: Group, in_place: bool = False) -> None:
@@ -101,7 +101,8 @@ class Play:
             self._order = order
 
     def rounds(self) -> list[int]:
-        """The round of each step: the number of messages in the longest chain of dependencies that ends with the step.
+        """Returns the round of each step: the number of messages in the longest chain of dependencies that ends with
+        it.
 
         A message's round is one higher than the highest round of the steps whose data it needs: those that its sender
         reads from, and those that its receiver has to wait for. Local steps add no round. Waiting for an earlier

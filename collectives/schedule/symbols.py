@@ -96,7 +96,7 @@ class Memory:
             self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
 
     def copy(self, in_place: bool) -> Memory:
-        """A copy of these simulated buffers, with the marks that say which blocks have yet to be read.
+        """Returns a copy of one rank's simulated buffers, with the marks of which blocks have yet to be read.
 
         With `in_place`, the output buffer OUT and the input buffer IN of the copy are the same memory.
         """

@@ -73,7 +73,7 @@ class Situation:
 class Row:
     """A row of a table of algorithms: it chooses `algorithm` for calls of `collective` that meet its conditions.
 
-    - `bytes`: the largest size of a call
+    - `bytes`: the largest size of the call's array, in bytes
     - `ranks`: the least and largest number of ranks of the group
     - `kinds`: transports, one of which is the group's slowest; empty for any
     - `per_host`, `hosts`: the least and largest number of ranks on a host, and of hosts; None for any
@@ -121,7 +121,10 @@ class Row:
             raise ValueError(f"a reason is one line without '#': {self.reason!r}")
 
     def fits(self, situation: Situation) -> bool:
-        """Whether the conditions of this row on the group match `situation`. Collective and size are not compared."""
+        """Whether the conditions of this row of a table match the group that `situation` describes.
+
+        The conditions on the collective and on its size are not looked at.
+        """
         return (
             (not self.kinds or situation.kind in self.kinds)
             and self.ranks[0] <= situation.size <= self.ranks[1]
@@ -141,10 +144,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of algorithms: for a call, the first of `rows` whose conditions match chooses the algorithm.
+    """A table that chooses algorithms: for a call, the first of `rows` whose conditions match the call decides.
 
     `facts`: notes about the table, by name, such as the date of its measurement. With `in_order`, reductions combine
-    their operands exactly in the order of the schedule. Ranks that share memory then do not use faster sums in another
+    their operands exactly in the order of the algorithm. Ranks that share memory then do not use faster sums in another
     order.
     """
 
@@ -154,7 +157,7 @@ class Table:
 
     @property
     def sockets(self) -> int | None:
-        """The number of TCP connections of each link that this table recommends; None if it recommends none.
+        """The number of TCP connections between two ranks that this table recommends; None if it recommends none.
 
         Raises ValueError for an invalid number.
         """
@@ -166,7 +169,7 @@ class Table:
         return int(stated)
 
     def for_group(self, situation: Situation) -> Table:
-        """The table with only those rows whose conditions match the group that `situation` describes."""
+        """Returns the table with only those rows whose conditions match the group that `situation` describes."""
         return replace(self, rows=tuple(row for row in self.rows if row.fits(situation)))
 
     def from_source(self, source: str) -> Table:
@@ -175,10 +178,10 @@ class Table:
 
 
 def join(tables: Iterable[Table]) -> Table:
-    """A table of algorithms with the rows of all `tables`, in order.
+    """Joins tables that choose algorithms: returns a table with the rows of all `tables`, in order.
 
-    Of the `facts` it keeps only `sockets`, the number of TCP connections of each link, from the first table that has
-    it.
+    Of their notes (`facts`) it keeps only `sockets`, the recommended number of TCP connections between two ranks, from
+    the first table that has it.
     """
     joined = list(tables)
     stated = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
@@ -187,10 +190,10 @@ def join(tables: Iterable[Table]) -> Table:
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
-    """Reads a table of algorithms from `text`, which has one row on each line.
+    """Reads a table that chooses algorithms from `text`, which has one row on each line.
 
     Every row gets `source` as the text that says where it comes from; by default this is `name` and the line's number.
-    Raises ValueError for an invalid table; its message begins with `name` and the number of the wrong line.
+    Raises ValueError for an invalid table; its message begins with `name` and the number of the invalid line.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{name}: {len(text)} characters, more than the {LONGEST} that a table may have")
@@ -212,7 +215,7 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
 
 
 def text(table: Table) -> str:
-    """Writes a table of algorithms as text, in columns, that `parse` can read; every row is one line."""
+    """Writes a table that chooses algorithms as text, in columns, which `parse` can read; every row is one line."""
     lines = [f"{name} = {value}" for name, value in table.facts.items()]
     cells = [_fields(row) for row in table.rows]
     cells = [[*cell[:5], " ".join(cell[5:])] for cell in cells]
@@ -224,7 +227,7 @@ def text(table: Table) -> str:
 
 
 def bytes_text(nbytes: int) -> str:
-    """A number of bytes as a table of algorithms spells it: 65536 is "64K", and ANY_SIZE is "any"."""
+    """A number of bytes as tables of algorithms spell it: 65536 is "64K", and ANY_SIZE is "any"."""
     if nbytes == ANY_SIZE:
         return "any"
     unit = next(u for u, factor in reversed(_UNITS.items()) if (nbytes and nbytes % factor == 0) or not u)

@@ -112,8 +112,8 @@ def verify(
 
     Returns a `Report`. Sizes that the algorithm does not support are skipped.
 
-    - `roots`: which ranks are the root in turn; ranks outside of a group are skipped. By default every rank of groups
-      of up to 8, and some ranks of larger groups
+    - `roots`: the ranks that are the root, one after the other; ranks outside of a group are skipped. By default every
+      rank of groups of up to 8, and some ranks of larger groups
     - `layouts(size)`: arrangements of ranks on hosts, used if the algorithm depends on them; by default
       `sample_layouts`
     - `orders`: in how many random orders the steps are run, after a first order that is not random
@@ -182,7 +182,7 @@ def _check_names(algorithm: Algorithm, group: Sequence[Schedule], size: int, roo
 def verify_group(
     schedules: Sequence[Schedule], *, in_place: bool = False, uneven: bool = False, orders: int = 1, seed: int = 0
 ) -> None:
-    """Prove that `schedules`, one for each rank of a group in order, are right; VerificationError if they are wrong.
+    """Prove that `schedules`, the steps of one rank after the other, are right; VerificationError if they are wrong.
 
     `in_place`: the input and output buffers are the same memory. `uneven`: blocks may have different sizes. `orders`:
     in how many random orders the steps are run, after a first order that is not random. `seed`: of the random
@@ -379,7 +379,10 @@ def _fail_at_end(schedule: Schedule, chunk: Chunk, problem: str) -> NoReturn:
 
 
 def cost(play: Play) -> Cost:
-    """The cost of the schedules of one group, which must complete without a deadlock."""
+    """Returns the cost of one collective in a group, such as its rounds and messages.
+
+    `play`: the steps of all ranks, which must complete without a deadlock.
+    """
     schedules = play.group.schedules
     sends = [[s for s in schedule.steps if isinstance(s, Send)] for schedule in schedules]
     return Cost(
