@@ -15,8 +15,8 @@ def bruck(rank: int, size: int) -> Schedule:
     """Alltoall: in round k, a block whose destination is d ranks further on moves 2^k ranks if bit k of d is set.
 
     For a group of any size p, n bytes of data, and blocks of equal size: ceil(log2 p) rounds; a rank sends about n/2
-    bytes in each round. If a message costs alpha and a byte beta, the time is ceil(log2 p) (alpha + n/2 beta), and a
-    local copy for each block sent.
+    bytes in each round. If a message costs alpha and a byte beta, the time is ceil(log2 p) (alpha + n/2 beta), and each
+    block that is sent is also copied locally.
     """
     b = Builder("alltoall", "bruck", rank, size, grid=(size, size))
     at = [b.inp((rank + d) % size) for d in range(size)]  # where the block is now that had d ranks to travel

@@ -20,7 +20,7 @@ def halving_doubling(rank: int, size: int) -> Schedule:
     For a group of any size p, n bytes of data, and P the largest power of two up to p: 2 log2 P rounds, and 2 more if P
     < p; a rank sends 2n(P-1)/P bytes, and n more if it also works for a neighbour, because p is no power of two. If a
     message costs alpha, a byte beta and a reduced byte gamma, the time is 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P
-    gamma. If P < p, it is 2 alpha + 2n beta + n gamma more.
+    gamma. If P < p, the time is 2 alpha + 2n beta + n gamma more.
 
     In each round a rank sends its half in two messages, first the data that the receiver sends on in the next round.
     With one message, some ranks would get this data early and the others late, and links would be idle between rounds.
@@ -35,7 +35,7 @@ def halving_doubling_short(rank: int, size: int) -> Schedule:
     For a group of any size p, n bytes of data, and P the largest power of two up to p: 2 log2 P rounds, and 2 more if P
     < p; a rank sends 2n(P-1)/P bytes, and n more if it also works for a neighbour, because p is no power of two. If a
     message costs alpha, a byte beta and a reduced byte gamma, the time is 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P
-    gamma. If P < p, it is 2 alpha + 2n beta + n gamma more.
+    gamma. If P < p, the time is 2 alpha + 2n beta + n gamma more.
     """
     return _schedule("halving_doubling_short", rank, size, lambda place, k, half: [(0, half)])
 

@@ -52,7 +52,8 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """The operands of a reduction over this host, in rank order: the chunk `own` and the other ranks' messages."""
+        """The operands of a reduction over this host, in rank order: this rank's data `own`, and the others' messages.
+        """
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- data in equal parts: on each host, one rank is the keeper of a part
@@ -256,7 +257,7 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     For h hosts of any size, n bytes of data, and H the largest power of two up to h: log2 H + 2 rounds, and 2 more if H
     < h; a host sends n log2 H bytes, and n more if it also works for a neighbour host, because h is no power of two; a
     rank sends n bytes to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n
-    beta). If H < h, it is alpha + n beta more.
+    beta). If H < h, the time is alpha + n beta more.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)

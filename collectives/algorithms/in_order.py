@@ -16,7 +16,7 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
 
     For a group of any size p and n bytes of data: ceil(log2 p) rounds, and 1 more unless the root is rank 0; a rank
     sends n bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n
-    beta + n gamma). Unless the root is rank 0, it is alpha + n beta more.
+    beta + n gamma). Unless the root is rank 0, the time is alpha + n beta more.
     """
     b = Builder("reduce", "binomial_in_order", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, 0)

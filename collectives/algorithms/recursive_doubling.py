@@ -20,7 +20,7 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
     For a group of any size p and n bytes of data: log2 P rounds, and 2 more if P < p; a rank sends n log2 P bytes, and
     n more if it also works for a neighbour, because p is no power of two. If a message costs alpha, a byte beta and a
-    reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma). If P < p, it is alpha + n beta more.
+    reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma). If P < p, the time is alpha + n beta more.
 
     Results alternate between two temporary buffers, so that a rank never overwrites data that it is still sending. With
     one buffer, two ranks would wait for each other: each would reduce only after its own send, which ends only after

@@ -29,11 +29,11 @@ _LONGEST_WAIT = 1e9  # seconds: passed to the engine for an infinite timeout
 
 
 class Target(NamedTuple):
-    """The destination of a call's result: the C++ engine writes to `host`, then `deliver` returns the caller's array.
+    """Where a call's result goes: the C++ engine writes to `host`, then `deliver` returns the caller's array.
 
     If `origin` is None, the caller gets `result`, which has the same memory as `host`. Otherwise `origin` is an array
     on a device. `deliver` then copies `host` into `origin`; if `fresh` is set, into a new array of the same library on
-    that device. `changed`, if not None, tells the library of `result` that its memory is written to.
+    that device. `changed`, if not None, is a function that tells the library of `result` that its memory is written to.
     """
 
     host: Array
@@ -73,9 +73,10 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
 def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
     """Checks `out`, and returns a `Target`, which describes where a call's result is written.
 
-    The engine writes to the memory of `out`, or to a staging array in host memory if `out` is on a device. `name`: what
-    errors call `out`. `moved`: the collective only moves elements, so dtypes that cannot be reduced are accepted too.
-    Raises TypeError for an unsupported object or dtype, ValueError if `out` is read-only or not contiguous.
+    The C++ engine writes to the memory of `out`; if `out` is on a device, to an array in host memory that is copied to
+    it afterwards. `name`: what errors call `out`. `moved`: the collective only moves elements, so dtypes that cannot be
+    reduced are accepted too. Raises TypeError for an unsupported object or dtype, ValueError if `out` is read-only or
+    not contiguous.
     """
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
@@ -112,9 +113,9 @@ def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
 def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: bool = False) -> Target:
     """Returns a `Target`, which describes where a call's result of this shape and dtype is written.
 
-    This is `out`, or a new array if `out` is None. The new array is on the device of `x`, if `x` is on one. `moved`:
-    the collective only moves elements, so dtypes that cannot be reduced are accepted too. Raises ValueError if `out`
-    has another shape or dtype.
+    The result is written to `out`, or to a new array if `out` is None. The new array is on the device of `x`, if `x` is
+    on one. `moved`: the collective only moves elements, so dtypes that cannot be reduced are accepted too. Raises
+    ValueError if `out` has another shape or dtype.
     """
     if out is None:
         return fresh(shape, dtype, x)

@@ -27,7 +27,7 @@ HOST: Final = Memory("host")
 
 
 def memory_of(x: Any) -> Memory:
-    """Returns the kind of memory that `x` is in: GPU memory if `x` is a device array, else host memory."""
+    """Returns the kind of memory that `x` is in: that of a GPU if `x` is a device array, else host memory."""
     if not is_device_array(x):
         return HOST
     device: Any = getattr(x, "device", None)

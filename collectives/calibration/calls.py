@@ -37,7 +37,7 @@ class Arrays:
     def renew(self, nbytes: int) -> Call:
         """Returns a function that writes to the first `nbytes` bytes of the input, but at most to 8 MiB.
 
-        So the input is in the processor's caches, as it is in a program that has just computed it.
+        So the input is in the processor's caches when the next call begins, as if a program had just computed it.
         """
         return partial(self._inp[: min(nbytes, _RENEWED) // ITEMSIZE].fill, 1)
 

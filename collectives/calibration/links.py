@@ -60,7 +60,7 @@ def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[
 
 
 def facts(links: Mapping[str, Link]) -> dict[str, str]:
-    """Returns the costs in `links` as texts by name, for the file of a table of algorithms.
+    """Returns the costs in `links` as texts by name, to be written to the file of a table that chooses algorithms.
 
     The cost alpha is in seconds; beta and gamma are in seconds per byte.
     """

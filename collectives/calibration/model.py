@@ -19,7 +19,7 @@ MOST_PLAYED: Final = 64  # ranks: in larger groups schedules are not played, and
 
 
 class Model:
-    """Predicts the seconds of a call of one collective with one algorithm in one group, for any number of bytes."""
+    """Predicts how many seconds one collective takes with one algorithm in one group, for any number of bytes."""
 
     def __init__(self, schedules: Sequence[Schedule], link: Link) -> None:
         """If `schedules` is empty, only measured times are used."""
@@ -34,7 +34,8 @@ class Model:
     def correct(self, measured: Mapping[int, float]) -> None:
         """Makes predictions agree with `measured`, which has measured seconds by number of bytes.
 
-        Between these numbers of bytes, the correction is interpolated.
+        For other numbers of bytes, predictions are multiplied by a factor that is interpolated between the measured
+        ones.
         """
         points = sorted(measured.items())
         self._measured = [(log(max(1, nbytes)), log(seconds / self._plain(nbytes))) for nbytes, seconds in points]

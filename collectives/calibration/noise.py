@@ -25,7 +25,8 @@ SPREAD: Final = 1.6  # the slowest round of a call over its fastest: the median 
 class Reading:
     """What a process, and all programs on its cores, did during a measurement of `elapsed` seconds.
 
-    - `host`: a number for the host
+    - `host`: a number that identifies the host
+    - `process`: the process's number (pid)
     - `cores`: the number of cores on which the process may run
     - `busy`: seconds that any programs ran on these cores, added over the cores
     - `stolen`: seconds that the hypervisor took from these cores
@@ -83,9 +84,10 @@ class Watch:
 
 
 def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float]:
-    """Reads from the kernel for how many seconds `cores` were busy, and for how many the hypervisor took them (steal).
+    """Reads from the kernel how many seconds `cores` were busy, and how many seconds the hypervisor took from them
+    (steal).
 
-    Both are sums over the cores, and count from the start of the machine. They are 0 if the file `stat` cannot be read.
+    Both are sums over the cores, counted from the start of the machine. They are 0 if the file `stat` cannot be read.
     """
     try:
         lines = Path(stat).read_text().splitlines()

@@ -36,21 +36,21 @@ Say = Callable[[str, float], None]  # called with what is being measured, and th
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How thorough a calibration is. It compares algorithms for each collective at several sizes, and makes a table.
+    """How thorough a calibration is, which compares algorithms for each collective at several sizes.
 
     - `seconds`: the time limit
-    - `looks`: the sizes in bytes of the first, short measurement of all algorithms
-    - `within`: how many times as slow as the fastest an algorithm may be, as predicted from the first measurement.
-      Slower algorithms are not measured again
+    - `collectives`: in the order in which they are measured, as long as time is left
+    - `looks`: the sizes in bytes of a first, short measurement of all algorithms
+    - `within`: an algorithm that the first measurement predicts to be slower than the fastest by more than this factor
+      is not measured again
     - `sizes`: the sizes in bytes at which the remaining algorithms are compared, ascending
     - `racers`: the largest number of algorithms to compare at one size
-    - `rounds`, `iterations`: how many rounds the comparison has, and how often (at least, at most) a call is repeated
-      in a round
-    - `collectives`: in the order in which they are measured, as long as time is left
-    - `to_the_end`: the last row of the table applies to all larger sizes
-    - `switch`: how much faster another algorithm has to be, as the logarithm of a ratio of times, before the table
-      changes the algorithm from one size to the next
-    - `stranger`: the same for choosing another algorithm than the library's default
+    - `rounds`, `iterations`: how many rounds a comparison has, and the least and largest number of repetitions of a
+      call in a round
+    - `to_the_end`: the last row of the resulting table applies to all larger sizes
+    - `switch`: the gain for which the table changes the algorithm from one size to the next
+    - `stranger`: the gain for which the table uses another algorithm than the library's default. Both gains are
+      logarithms of a ratio of times
     - `doubt`: how many standard errors are subtracted from a measured gain
     - `sockets`: whether to measure how many TCP connections between two ranks are best
     """
@@ -71,9 +71,9 @@ class Effort:
     sockets: bool = False
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
-        """Returns a copy of these settings with other limits on time, sizes in bytes, and collectives.
+        """Returns a copy of these settings with other limits: on time, on sizes, and on the collectives to measure.
 
-        If `collectives` is empty, they stay the same. `most`: the largest size.
+        `most`: the largest size in bytes. If `collectives` is empty, they stay the same.
         """
         sizes = tuple(s for s in self.sizes if s <= most) or self.sizes[:1]
         looks = tuple(sorted({*(s for s in self.looks if s < sizes[-1]), sizes[-1]}))
@@ -132,7 +132,7 @@ class Outcome(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Notes on what the calibration has found, as texts by name, for the file of the table of algorithms."""
+        """Returns what the calibration has found, as texts by name, for the file of the table that it has made."""
         reported = links.facts(self.links)
         if self.noise:
             reported["noise"] = "; ".join(self.noise)
@@ -231,7 +231,7 @@ class _Race:
     spreads: list[float] = field(default_factory=list)  # slowest round over fastest, for each algorithm and size
 
     def run(self, collective: str, end: float) -> list[Row]:
-        """Compares the algorithms for a collective, and returns rows for the table of algorithms.
+        """Compares the algorithms for a collective, and returns rows for the table that chooses algorithms.
 
         `end`: when to end, in seconds since the calibration began.
         """

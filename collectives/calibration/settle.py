@@ -23,10 +23,12 @@ def settle(
 ) -> list[str]:
     """Chooses an algorithm for each size of a collective, from measured times: the choice with the least penalties.
 
-    `losses`: for each size, log(time / fastest time) by algorithm; this is the penalty for choosing it. `usual`: the
-    library's default algorithm for each size. The penalty `switch` is added for each change of algorithm from one size
-    to the next. The penalty `stranger` is added for each size with another algorithm than the default. Only algorithms
-    that were measured at a size are chosen for it.
+    - `losses`: for each size, log(time / fastest time) by algorithm. This is the penalty for choosing the algorithm
+    - `usual`: the library's default algorithm for each size
+    - `switch`: the penalty for each change of algorithm from one size to the next
+    - `stranger`: the penalty for each size with another algorithm than the default
+
+    Only algorithms that were measured at a size are chosen for it.
     """
     best: dict[str, tuple[float, list[str]]] = {}
     for here, default in zip(losses, usual, strict=True):
@@ -48,7 +50,7 @@ def rows(
     times: Sequence[Mapping[str, float]],
     to_the_end: bool,
 ) -> list[Row]:
-    """Returns rows for the table of algorithms: one for each series of `sizes` with the same algorithm in `chosen`.
+    """Returns rows for a table that chooses algorithms: one for each series of `sizes` with the same one in `chosen`.
 
     The border between two rows is near the geometric mean of the measured sizes on both sides. With `to_the_end` the
     last row applies to all larger sizes. Otherwise it ends where the next border would be if the series of sizes

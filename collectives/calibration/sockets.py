@@ -27,11 +27,11 @@ _ROUNDS: Final = 5
 
 @contextmanager
 def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[Communicator]:
-    """A context manager that yields a communicator of the same ranks with the best number of TCP connections.
+    """A context manager that yields a communicator with the best number of TCP connections between two ranks.
 
-    It measures whether more than one TCP connection between two ranks is faster; if not, it yields `comm` itself. It
-    also yields `comm` if the user has set the number. All ranks have to call this. `nbytes`: the size of the largest
-    array that the calibration measures. `watch` times the calls.
+    It measures whether several connections are faster than one. If so, it yields a new communicator of the same ranks,
+    otherwise `comm` itself. It also yields `comm` if the user has set the number. All ranks have to call this.
+    `nbytes`: the size of the largest array that the calibration measures. `watch` times the calls.
     """
     nbytes = min(nbytes, LARGEST)
     with ExitStack() as opened:

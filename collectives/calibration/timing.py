@@ -22,7 +22,7 @@ Times: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class Stopwatch:
-    """Measures how long calls on one communicator take, as the maximum over all ranks.
+    """Measures how long calls on one communicator take: for each call, the longest time of any rank.
 
     `spent`: seconds from the construction of this object to the end of the last measurement. `pause`: mean seconds
     between two timed calls in the last measurement, including the barrier.
@@ -37,7 +37,7 @@ class Stopwatch:
         """Times each of `calls` repeatedly; returns the median seconds by round and call, with shape (rounds, calls).
 
         In each round, one call after the other is repeated as often as its item of `iterations` says. Before that, it
-        is called once without timing, because the call before it has filled the caches with other data. There is a
+        is called once without timing, because the previous call has filled the caches with other data. There is a
         barrier before each timed call. `renew`, if given, is called before this barrier, and writes the input again.
         """
         most = max(iterations)
@@ -72,10 +72,10 @@ class Stopwatch:
         return found
 
     def fitting(self, expected: Sequence[float], budget: float, rounds: int, bounds: tuple[int, int]) -> list[int]:
-        """Returns how often to repeat each call in a round, so that all rounds together take `budget` seconds.
+        """Returns how often to repeat each call in a round of a measurement that is to take `budget` seconds in all.
 
-        All calls get the same time. `expected`: the expected seconds of each call. `bounds`: the fewest and the most
-        repetitions.
+        All calls get the same time. `expected`: the expected seconds of each call. `rounds`: the number of rounds.
+        `bounds`: the fewest and the most repetitions.
         """
         fewest, most = bounds
         share = budget / max(1, len(expected)) / rounds

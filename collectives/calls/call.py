@@ -18,7 +18,7 @@ _NONE: Receipt = (-1, 0)
 
 
 class Ready(Protocol):
-    """A collective or message with checked arguments and arrays, which `run` or `start` runs, as often as wanted.
+    """A collective or message whose arguments have been checked; `run` or `start` runs it, any number of times.
 
     `seconds`: the time limit of each run.
     """
@@ -36,7 +36,7 @@ class Ready(Protocol):
 class Call(NamedTuple):
     """One operation of the C++ engine, with its arrays: it reads `inp` and writes `out`.
 
-    - `target`: receives the result, and returns the caller's array; None if this rank gets no result
+    - `target`: says how the caller's array is made from `out`; None if this rank gets no result
     - `seconds`: the time limit
     - `finish`: a function that is called with the result at the end
     - `status`: where the sender and length of a received message are stored
@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Whether C++ code alone can run this call: Python code has nothing to do before or after the operation."""
+        """Whether C++ code alone can run this operation again: Python code has nothing to do before or after it."""
         return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
 
     @property
@@ -94,7 +94,7 @@ class Call(NamedTuple):
 class Exchange(NamedTuple):
     """Sends one message and receives another at the same time, as `sendrecv` does.
 
-    `overlap`: the array to send and the array to receive into share memory.
+    `overlap`: the array that is sent and the array that is received share memory.
     """
 
     sent: Call

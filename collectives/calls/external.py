@@ -48,7 +48,7 @@ _HURRY: Final = 1.0  # seconds for the same exchange if the user has interrupted
 class Side(NamedTuple):
     """A second communicator of the same ranks, on which engines of other packages send messages of their own.
 
-    So these messages cannot be confused with those of the user's calls.
+    Because of it, these messages cannot be confused with those of the user's calls.
     """
 
     group: _engine.Group
@@ -77,11 +77,11 @@ class Engines:
         return bool(self._engines)
 
     def choose(self, collective: str, nbytes: int, memory: Memory, algorithm: str = "auto") -> Choice | None:
-        """Chooses the first engine of another package that accepts a call with these arguments; None if none does.
+        """Chooses the engine of another package for a collective: the first that accepts it; None if none does.
 
-        Returns the engine, and the reason as a text. None means that the C++ engine runs the call. `nbytes`: the size
-        of the array. `algorithm`: "auto", or the name of an engine or algorithm. Raises ValueError if `algorithm` names
-        an engine that does not accept the call.
+        Returns the engine, and a text that says why it accepts the collective. If the method returns None, the C++
+        engine runs the collective. `nbytes`: the size of the array. `algorithm`: "auto", or the name of an engine or
+        algorithm. Raises ValueError if `algorithm` names an engine that does not accept the collective.
         """
         if self._calls.prepare.table.in_order:  # deterministic: only the C++ engine has a fixed order of operands
             return None
@@ -98,7 +98,7 @@ class Engines:
         return None
 
     def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready | None:
-        """Returns an object that runs this call by an engine of another package; None if no such engine accepts it.
+        """Returns an object that runs a collective by an engine of another package; None if no such engine accepts it.
 
         `name`: the collective. `args`: its arguments other than `x`, `out` and `timeout`. Raises TypeError or
         ValueError for invalid arguments.
@@ -126,9 +126,10 @@ class Engines:
         )
 
     def explain(self, collective: str, nbytes: int) -> str:
-        """Returns a text that names the engine of another package for arrays in host memory, and that for CUDA memory.
+        """Returns a text that says which engine of another package runs a collective, for arrays in host and in CUDA
+        memory.
 
-        The text is empty if no engine of another package runs such a call.
+        The text is empty if no engine of another package runs it.
         """
         lines = []
         for memory in (HOST, Memory("cuda")):
@@ -143,7 +144,7 @@ class Engines:
 
 
 class ExternalCall:
-    """A collective with its arrays, which an engine of another package runs, as often as wanted."""
+    """A collective with its arrays, which an engine of another package runs, any number of times."""
 
     def __init__(
         self,
@@ -208,8 +209,8 @@ class _Execution:
     def wait_for_result(self) -> Any:
         """Waits until another package's engine has ended the collective; returns its result.
 
-        If the engine failed on any rank, raises an error on every rank. Its `__cause__` is the exception of the engine
-        on this rank, if there was one.
+        If the engine has failed on any rank, all ranks raise an error. The error's `__cause__` is the exception that
+        the engine raised on this rank, if it did.
         """
         try:
             self.ticket.wait(None)
@@ -222,8 +223,8 @@ class _Execution:
     def run(self, side: Side) -> None:
         """Lets another package's engine run the collective, and tells the other ranks how it ended.
 
-        `side`: a second communicator of the same ranks, for the engine's own messages. The engine's errors are
-        reported, not raised. Only exceptions such as KeyboardInterrupt are also raised.
+        `side`: a second communicator of the same ranks, for the engine's own messages. Errors of the engine are only
+        told to all ranks, and not raised here. Exceptions such as KeyboardInterrupt are raised here too.
         """
         interruption: BaseException | None = None
         try:

@@ -52,7 +52,8 @@ _LONG_FROM: Final = 256 << 10  # bytes
 class FunctionCall(NamedTuple):
     """A reduction whose `op` is a Python function, with its arrays, which `run` or `start` runs.
 
-    `target`: receives the result; None if this rank gets none. `seconds`: the time limit.
+    `target`: says how the caller's array is made from the result; None if this rank gets no result. `seconds`: the time
+    limit.
     """
 
     op: Op

@@ -59,8 +59,8 @@ class Bucket(NamedTuple):
 class Plan(NamedTuple):
     """How `allreduce_many` divides a list of arrays into parts, each of which one allreduce reduces.
 
-    Lists with the same shapes and dtypes share one plan. `free[i]`: the buckets (buffers) for part i that no call is
-    using. `purpose`: a text that ranks compare before the allreduce.
+    Lists with the same shapes and dtypes share one plan. `free[i]`: the buffers for part i that no call uses at the
+    moment. `purpose`: a text that ranks compare before the allreduce.
     """
 
     parts: list[Part]
@@ -71,8 +71,8 @@ class Plan(NamedTuple):
 class Step(NamedTuple):
     """One allreduce of several arrays: `ins` are first copied to a buffer (`bucket`); results go to `outs` after it.
 
-    `bucket` is None for an array that is reduced alone, because it needs no copy. `free`: the list to which the bucket
-    returns.
+    `bucket` is None for an array that is reduced alone, because it needs no copy. `free`: the list of unused buffers,
+    to which the buffer returns at the end.
     """
 
     call: Call

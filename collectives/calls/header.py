@@ -82,6 +82,6 @@ def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
 
 
 def kind(x: Array) -> int:
-    """A 64-bit hash of the dtype of `x` and the shape of its rows, by which ranks compare their arrays."""
+    """A 64-bit hash of the dtype of `x` and the shape of its rows, by which ranks notice that these differ."""
     text = f"{name_of(x.dtype)} {x.shape[1:]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)

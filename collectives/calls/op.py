@@ -61,13 +61,11 @@ class Op:
 
     @property
     def code(self) -> int:
-        """A 32-bit hash of the function's name and properties, by which ranks notice that they passed different ones.
-        """
+        """A 32-bit hash of the function's name and properties, by which ranks notice that they passed different ops."""
         return zlib.crc32(f"{self.name} {self.commutative} {self.elementwise}".encode())
 
     def combine(self, a: Array, b: Array, out: Array) -> None:
-        """Writes function(a, b) to `out`. Raises TypeError or ValueError if its dtype or shape is another than that of
-        a.
+        """Writes function(a, b) to `out`. Raises TypeError or ValueError if function(a, b) has another dtype or shape.
         """
         a, b = _to_read(a), _to_read(b)
         if isinstance(self.function, np.ufunc):
@@ -81,8 +79,7 @@ class Op:
         out[...] = result
 
     def try_on(self, x: Array) -> None:
-        """Calls the function with (x, x); raises TypeError or ValueError if the result's dtype or shape is not that of
-        x.
+        """Calls function(x, x); raises TypeError or ValueError if the returned array has another dtype or shape than x.
 
         Does nothing for a shape and dtype that it has tried before.
         """

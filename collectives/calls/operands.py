@@ -11,10 +11,10 @@ from collectives.arrays.array import Array, Target, in_place, output, reading, u
 
 
 def operands(x: Any, out: Any, receives: bool) -> tuple[Array, Target | None, bool]:
-    """Checks the arrays `x` and `out` of a reduction; returns input, destination, and whether they are one memory.
+    """Checks the arrays `x` and `out` of a reduction, and returns the input and the destination of the result.
 
-    The destination has the shape and dtype of `x`; it is None on ranks that get no result (`receives` is False). Raises
-    TypeError or ValueError for unsuitable arrays.
+    Also returns whether both are the same memory. The destination has the shape and dtype of `x`; it is None on ranks
+    that get no result (`receives` is False). Raises TypeError or ValueError for unsuitable arrays.
     """
     if out is x and out is not None:
         target: Target | None = updating(x)

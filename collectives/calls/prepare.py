@@ -38,7 +38,7 @@ class Shape(NamedTuple):
       each rank
     - `agreed`: a number of elements that has to be the same on all ranks; 0 if ranks may differ
     - `in_place`: input and output are the same memory
-    - `purpose`: more text that ranks compare before the collective, to notice that they make different calls
+    - `purpose`: a text that ranks compare before the collective, to notice that they call different ones
     """
 
     collective: str
@@ -57,9 +57,9 @@ class Shape(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the input or output array, whichever is larger; algorithms are chosen by this size.
+        """The size of the input or output array in bytes, whichever is larger; algorithms are chosen by this size.
 
-        The size is 0 for alltoallv, in which no rank knows the sizes on all ranks.
+        It is 0 for alltoallv, in which no rank knows the sizes on all ranks.
         """
         if isinstance(self.inp, tuple) and isinstance(self.out, tuple):
             return 0
@@ -218,11 +218,12 @@ class Preparer:
         return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
 
     def at_a_time(self, shape: Shape) -> int:
-        """How many elements of the array the engine reduces and sends before it begins with the next ones; 0 for all.
+        """The number of elements in a section of the array of an allreduce; 0 if the array is not divided into
+        sections.
 
-        An allreduce over TCP on one machine is divided into such sections. So reduced data is still in the processor's
-        caches when it is sent. This is possible because each element of the result depends only on the elements at the
-        same index.
+        All steps of the algorithm run on one section before the next. An allreduce over TCP on one machine is divided
+        into sections. So reduced data is still in the processor's caches when it is sent. Sections are possible because
+        each element of the result depends only on the elements at the same index.
         """
         if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
             return 0
@@ -246,7 +247,7 @@ class Preparer:
         return schedule_of(algorithm, self.rank, self.size, root, self.layout)
 
     def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
-        """Chooses the algorithm; returns it, the reason as a text, and the row of the table that chose it.
+        """Chooses the algorithm; returns it, a text that says why, and the row of the table that chose it.
 
         The row is None if `algorithm` is a name, because no table is used then. Raises TypeError or ValueError if
         `algorithm` is not "auto" or the name of an algorithm that works for this `shape`.
@@ -300,7 +301,7 @@ def _total(parts: Parts) -> int:
 
 
 def bounds(parts: Parts, blocks: int) -> list[int]:
-    """The offsets, in elements, at which the blocks of a buffer begin, and that at which the last block ends.
+    """The offsets, in elements, at which the blocks of a buffer begin; the last item is the end of the last block.
 
     `parts`: the number of elements of the buffer, or a tuple with the number for each rank. `blocks`: how many blocks
     the buffer has.

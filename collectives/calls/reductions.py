@@ -62,9 +62,9 @@ class ReductionCalls:
         return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
-        """Raises TypeError or ValueError if `allreduce` would, for `count` elements of `dtype` with these arguments.
+        """Raises the TypeError or ValueError that `allreduce` raises for these arguments, if any.
 
-        Returns whether the algorithm works with input and output in the same memory.
+        `count`: the number of elements. Returns whether the algorithm works with input and output in the same memory.
         """
         return self._prepare.check(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm)
 

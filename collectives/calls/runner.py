@@ -42,7 +42,7 @@ Build: TypeAlias = "Callable[..., Ready]"  # (x, out, timeout, *args)
 
 
 class Runner:
-    """Runs the collectives and messages of one communicator, by choosing and calling the engine for each.
+    """Runs the collectives and messages of one communicator: checks arguments, and chooses the engine for each call.
 
     `group`: the C++ engine's group of ranks. Whoever made the group closes it, not the Runner.
     """

@@ -24,7 +24,7 @@ Combine = Callable[[Array, Array, Array], None]  # (a, b, out)
 class Messages:
     """Makes the C++ engine's operations for the messages of one collective whose `op` is a Python function.
 
-    Each message carries `code`, a hash by which ranks notice that they make different calls.
+    Each message carries `code`, a hash by which ranks notice that they call different collectives.
     """
 
     def __init__(self, prepare: Preparer, shape: Shape, code: int) -> None:
@@ -55,10 +55,10 @@ class Stepwise:
         self._buffers: list[tuple[Array | None, list[int]]] = []
 
     def run(self, inp: Array, out: Array | None, limits: tuple[list[int], list[int]]) -> None:
-        """Run the steps of the schedule on the one-dimensional arrays `inp` and `out`.
+        """Runs this rank's steps of a reduction by a Python function, on the one-dimensional arrays `inp` and `out`.
 
-        `limits`: for each of the two arrays, the indices at which its blocks begin, and that at which the last block
-        ends.
+        `limits`: for each of the two arrays, the indices at which its blocks begin; the last item is the end of the
+        last block.
         """
         self._buffers = [(inp, limits[0]), (out, limits[1])]
         for slot in self._schedule.scratch:

@@ -23,8 +23,8 @@ Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # ope
 class Entry(NamedTuple):
     """One call in a `group()` block: the operations of the C++ engine that it consists of, with their arrays.
 
-    `deliver` takes the sender and length of the last received message, and returns the result of the call. `ticket`:
-    what the call's `Work` waits for.
+    `deliver(receipt)` returns the result of the call; the receipt is the sender and length of the last received
+    message. `ticket`: what the call's `Work` waits for.
     """
 
     operations: tuple[Bound, ...]
@@ -78,8 +78,8 @@ class Together:
     def add(self, call: Ready) -> Any:
         """Adds a collective or message to the `group()` block; returns the array that will contain its result.
 
-        Raises ValueError for calls that a block cannot contain: those whose `op` is a Python function, or on a GPU
-        without `out`.
+        Raises ValueError for calls that a block cannot contain: those with a Python function as `op`, and those on a
+        GPU without `out`.
         """
         self._take(call)
         return None if self._last is None else _result(self._last)
@@ -128,7 +128,7 @@ class Together:
     def forget(self, cause: BaseException) -> None:
         """Makes all `Work` objects of a `group()` block raise Aborted, because the body of the block raised `cause`.
 
-        No call of the block was sent.
+        Nothing of the block was sent to other ranks.
         """
         self.give_up(Aborted(f"nothing was sent: the block of group() ended with {type(cause).__name__}: {cause}"))
 

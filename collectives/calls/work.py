@@ -48,7 +48,7 @@ class Tickets:
 
 
 class Work(Generic[T]):
-    """A call that runs in the background. Do not touch its arrays before it is done.
+    """A handle of a call that runs in the background. Do not touch the call's arrays before it is done.
 
     `await work` returns the result, as `wait` and `result` do. Operations of one communicator complete in the order in
     which they were started. A Work keeps its communicator alive.
@@ -71,7 +71,7 @@ class Work(Generic[T]):
         return self._ticket is None or self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Blocks until the operation is done. Raises its error, or returns what the blocking variant returns.
+        """Blocks until the operation is done. Raises its error, or returns what the call without `_async` returns.
 
         `timeout`: in seconds; None waits until the operation's own deadline. If `timeout` passes first, OpTimeout is
         raised and the operation continues. ValueError for a negative or NaN timeout.
@@ -118,7 +118,9 @@ class Waiter:
         self._waiting: deque[tuple[Work[Any], asyncio.AbstractEventLoop, asyncio.Future[None]]] | None = None
 
     def completion(self, work: Work[Any]) -> asyncio.Future[None]:
-        """Returns a future of the running asyncio event loop that is set when `work` is done, whether or not it failed.
+        """Returns an asyncio future that is set when `work` is done, whether or not it failed.
+
+        The future belongs to the running event loop.
         """
         import asyncio  # is loaded already where a coroutine awaits
 

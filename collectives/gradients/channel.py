@@ -77,11 +77,10 @@ class Channel:
             self._settle(everyones, plan.pack(), timeout)
 
     def join(self, timeout: float | None = None) -> int:
-        """For a rank without data left: takes part in other ranks' gradient exchanges until all ranks have called
-        `join`.
+        """For a rank without data left: takes part in other ranks' gradient exchanges until all ranks call `join`.
 
-        It contributes zeros, and no rows to sparse gradients. Returns the rank that called `join` last; if several
-        called it at the same time, the highest of them.
+        It contributes zeros, and no rows to sparse gradients. Returns the rank that called `join` last. If several
+        ranks called it at the same time, returns the highest of them.
         """
         comm = self.comm
         rounds = 0
@@ -154,7 +153,7 @@ def reduce(
 
 
 def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:
-    """Gathers all ranks' rows of each sparse gradient in `rows`, as new arrays.
+    """Gathers the rows of sparse gradients from all ranks; returns them as new arrays, for each gradient in `rows`.
 
     Also returns how many bytes this rank sent.
     """

@@ -36,9 +36,10 @@ _EXTENDED: Final = {  # dtypes that NumPy knows by name only
 
 
 class Codec(NamedTuple):
-    """How objects of `type` are encoded as bytes: `parts(object)` returns supported objects that describe it.
+    """How objects of the type `type` are encoded as bytes.
 
-    `made(parts)` makes the object again on another rank, and raises an error if that is impossible.
+    `parts(object)` returns objects of supported types that describe it. `made(parts)` makes the object again on another
+    rank, and raises an error if that is impossible.
     """
 
     type: type

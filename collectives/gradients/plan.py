@@ -40,7 +40,8 @@ class Entry(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether the gradient's shape (if it is sparse, without its number of rows) is known before the training step.
+        """Whether the gradient's shape is known before the training step; for a sparse one, except for its number of
+        rows.
         """
         return UNKNOWN not in self.shape[self.kind == "sparse" :]
 
@@ -75,12 +76,13 @@ class Plan:
 
     @cached_property
     def wires(self) -> tuple[Wire | None, ...]:
-        """For each gradient, how it is sent: dtype, op, and factors; None for gradients that are not sent."""
+        """For each gradient of the plan, how it is sent: dtype, op, and factors; None for gradients that are not sent.
+        """
         return _wires(self.rules, self.entries, self.size)
 
     @cached_property
     def digest(self) -> tuple[int, int]:
-        """A 128-bit hash of the plan, as two signed 64-bit integers, by which ranks find out whether plans are equal.
+        """A 128-bit hash of the plan, as two signed 64-bit integers; ranks compare it to see whether plans are equal.
         """
         # Without bucket_bytes: only its effect has to be the same on every rank, and `buckets` shows that.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}

@@ -73,7 +73,7 @@ class Rules:
 
 
 class Wire(NamedTuple):
-    """How a gradient `x` is sent: as (x * before).astype(dtype), which is reduced over all ranks by `op`.
+    """How a gradient `x` is sent and reduced: all ranks' (x * before).astype(dtype) are combined by `op`.
 
     The reduced gradient is converted back to `source`, the dtype of `x`, and multiplied by `after`. Multiplication is
     done in `source`; but integers are multiplied in float64 and rounded towards 0. For a sparse gradient, `op` is

@@ -50,7 +50,9 @@ class Layout:
 
     @staticmethod
     def of(hosts: Iterable[Hashable]) -> Layout:
-        """Returns a layout from one value for each rank, in rank order: ranks with equal values share a host."""
+        """Returns which ranks share a host, from one value for each rank, in rank order: equal values mean the same
+        host.
+        """
         numbers: dict[Hashable, int] = {}
         return Layout(tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
 

@@ -101,8 +101,7 @@ class Play:
             self._order = order
 
     def rounds(self) -> list[int]:
-        """Returns the round of each step: the number of messages in the longest chain of dependencies that ends with
-        it.
+        """Returns each step's round: the number of messages in the longest chain of dependencies up to this step.
 
         A message's round is one higher than the highest round of the steps whose data it needs: those that its sender
         reads from, and those that its receiver has to wait for. Local steps add no round. Waiting for an earlier

@@ -141,7 +141,7 @@ def verify(
 
 
 def sample_layouts(size: int) -> tuple[Layout, ...]:
-    """Various arrangements of `size` ranks on hosts: equal and unequal hosts, consecutive and mixed ranks.
+    """Various arrangements of `size` ranks on hosts: equal and unequal hosts, consecutive and interleaved ranks.
 
     For up to 12 ranks, they include one host for each rank, and one host for all ranks.
     """

@@ -99,9 +99,9 @@ class Everyone:
         self._first_message = _starts(self._sender, self.rank.size)
 
     def play(self, network: Network, unit: float) -> Played:
-        """Simulates all steps on `network`, with blocks of `unit` bytes; returns the time and the number of rounds.
+        """Simulates the steps of all ranks on `network`; returns the seconds and the number of rounds of messages.
 
-        Raises MismatchError if steps wait for each other in a cycle.
+        `unit`: the size of a block in bytes. Raises MismatchError if steps wait for each other in a cycle.
         """
         count = self.rank.size
         nbytes, missing = self.blocks * unit, self._missing.copy()

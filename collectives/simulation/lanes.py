@@ -109,7 +109,10 @@ class Lanes:
         return max((sum(self.shapes[t].peers for t in tasks) for tasks in self.rounds), default=0) * self.lanes
 
     def play(self, network: Network, unit: float) -> Played:
-        """Simulates the steps on `network`, with blocks of `unit` bytes; returns the time and the number of rounds."""
+        """Simulates the steps of the ranks on `network`; returns the seconds and the number of rounds of messages.
+
+        `unit`: the size of a block in bytes.
+        """
         run = _Run(self, network, unit)
         number, end = 0, len(self.rounds)
         while number < end:

@@ -163,7 +163,7 @@ class Network:
         return [self._core, self._memory, self._out, self._in, *self._up, *self._down]
 
     def is_inside(self, source: Array, target: Array) -> Array:
-        """For each pair of a rank in `source` and a rank in `target`: whether both are on one host."""
+        """For each index i: whether the ranks source[i] and target[i] are on one host."""
         per = self.topology.ranks_per_host
         found: Array = source // per == target // per
         return found

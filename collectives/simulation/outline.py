@@ -207,7 +207,7 @@ class Family:
 
 
 def singles(outlines: Sequence[Outline]) -> list[Family]:
-    """Returns a set of its own for each rank, with this rank's steps, without comparing the ranks."""
+    """Returns sets of ranks with the same steps, one set for each rank, without comparing the ranks' steps."""
     return [
         Family(range(i, i + 1), o, np.full(o.flat_peers.size, FIXED, np.int64), o.flat_peers)
         for i, o in enumerate(outlines)

@@ -97,7 +97,7 @@ def announcement(comm: Communicator, timeout: float | None) -> Started:
 
 
 class Intake:
-    """Matches the messages that have one tag with receive operations, some of which accept messages of any rank.
+    """Matches messages that have the same tag to receive operations, some of which accept messages of any rank.
 
     It is made for the first receive operation with this tag that accepts any rank.
     """

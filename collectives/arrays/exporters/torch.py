@@ -87,7 +87,7 @@ def check_gradient(x: Any, name: str) -> None:
 
 
 def settled(x: Any) -> Any:
-    """Returns the tensor `x` with all operations carried out that torch has put off: conjugation, negation and zeros.
+    """Returns the tensor `x` after the operations that torch has put off: conjugation, negation and zeros.
 
     Returns `x` itself if there are none, otherwise a copy.
     """
@@ -131,7 +131,7 @@ class _Memory:
 
 
 def is_shared(base: object) -> bool:
-    """Whether an array from `memory` is over a tensor in memory that several processes share; `base` is its `base`."""
+    """Whether `base`, the attribute of an array from `memory`, belongs to a tensor in memory that processes share."""
     return isinstance(base, _Memory) and bool(base.tensor.is_shared())
 
 
