@@ -34,9 +34,9 @@ class Endings:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def take(self) -> list[Child]:
-        """Returns the child processes that have ended since the last call, in the order of their ends. Does not block.
+        """Returns the child processes that have ended since the last call, in the order in which they ended.
 
-        Sets the attribute `end` of each, which says how the process ended.
+        Does not block. Sets the attribute `end` of each, which says how the process ended.
         """
         found = []
         while ready := self._epoll.poll(0, max(1, len(self._children))):

@@ -99,7 +99,7 @@ def run_id(text: str) -> str:
 
 
 def chooses_threads(job: Job) -> bool:
-    """Whether the launcher sets OMP_NUM_THREADS: there are several ranks, and the user has not set it."""
+    """Whether the launcher sets OMP_NUM_THREADS. It does if there are several ranks, and the user has not set it."""
     return job.ranks > 1 and "OMP_NUM_THREADS" not in {*os.environ, *job.environment}
 
 

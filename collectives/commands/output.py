@@ -31,7 +31,8 @@ _COLOURS: Final = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue
 
 
 def colourful(fd: int) -> bool:
-    """Whether to write colours to `fd`: it is a terminal, and the user has not disabled colours (no-color.org)."""
+    """Whether to write colours to `fd`: yes if it is a terminal, and the user has not disabled colours (no-color.org).
+    """
     return os.isatty(fd) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

@@ -56,10 +56,10 @@ class Setting:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
 
     def efficiency(self, one: Prediction) -> float | None:
-        """The fraction of the available bandwidth that the call with the prediction `one` uses.
+        """The fraction of the available bandwidth that the collective with the prediction `one` uses.
 
-        The bandwidth is that of the network cards; on one host it is that of a core that copies data. None if the call
-        moves no data.
+        The bandwidth is that of the network cards; on one host it is that of a core that copies data. None if the
+        collective moves no data.
         """
         return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
 

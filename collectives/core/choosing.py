@@ -57,8 +57,8 @@ _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 class Wish:
     """The user's settings for the choice of algorithms.
 
-    `table` has priority over all other tables of algorithms. `mode` is the argument `calibrate` of `init`: "auto",
-    "cached" or "off". If `deterministic` is set, `table` and `mode` are not used.
+    `table` chooses algorithms before all other tables. `mode` is the argument `calibrate` of `init`: "auto", "cached"
+    or "off". If `deterministic` is set, `table` and `mode` are not used.
     """
 
     table: Table
@@ -75,9 +75,9 @@ def wish(
 ) -> Wish:
     """Reads the user's settings for the choice of algorithms from arguments of `init` and the environment.
 
-    Only rank 0 reads tables of algorithms. If `deterministic` is set, the environment is not read. Raises TypeError for
-    an argument of a wrong type. Raises ValueError for an invalid table (with file and line), an unknown algorithm, an
-    unknown value of `calibrate`, and arguments that contradict `deterministic`.
+    Only rank 0 reads the files of tables that choose algorithms. If `deterministic` is set, the environment is not
+    read. Raises TypeError for an argument of a wrong type. Raises ValueError for an invalid table (with file and line),
+    an unknown algorithm, an unknown value of `calibrate`, and arguments that contradict `deterministic`.
     """
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic must be a bool, not {type(deterministic).__name__}")
@@ -143,7 +143,7 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """Reads the tables of algorithms that were measured earlier on `machine`, for the group and for smaller groups.
+    """Reads the tables that choose algorithms, as measured earlier on `machine`, for the group and for smaller groups.
 
     `situation` describes the group. If a file is damaged, warns and returns an empty list.
     """

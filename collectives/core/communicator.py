@@ -49,15 +49,15 @@ _GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks th
 
 
 class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repeating):
-    """A group of ranks that communicate. `collectives.init` makes one, `split` and `dup` make more of it.
+    """A group of ranks that communicate. `collectives.init` makes one, `split` and `dup` make more from it.
 
-    Close a communicator, or use it in a `with` statement. Every rank of the group makes the same calls in the same
-    order.
+    Close a communicator at the end, or use it in a `with` statement. Every rank of the group makes the same calls in
+    the same order.
 
     `x`, the input of a call, may be a NumPy array (bfloat16 is `ml_dtypes.bfloat16`) or an array on a CUDA device. It
     may also be any object with the buffer protocol or DLPack in host memory. If `x` is not C-contiguous, it is copied
-    first. Arrays that a call writes (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out` is
-    None, results are new NumPy arrays, or new arrays of CuPy, PyTorch or Numba on the device of `x`.
+    first. Arrays that a call writes to (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out`
+    is None, results are new NumPy arrays, or new arrays of CuPy, PyTorch or Numba on the device of `x`.
 
     `op`, the reduction, is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex
     dtypes; min and max are for all except complex dtypes; the other names that begin with b or l are for integers and
@@ -195,11 +195,15 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         `dump` never waits for other ranks. It works at any time and from any thread: while a call waits, after an
         error, and when the communicator is closed. In a forked child there are no operations.
 
-        Keys: `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch`, `closed`, `error` (the error after which
-        the communicator cannot be used, or None), `clock` and `operations`, oldest first.
+        The returned dict has the keys `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch` and `closed`, and
+        these:
 
-        `clock` is a dict. Its keys are `name`, `now` (the clock's time when `dump` is called), `unix` (seconds since
-        1970 at the same moment) and `resolution`. All times are in seconds. Keys of an operation:
+        - `error`: the error after which the communicator cannot be used, or None
+        - `clock`: a dict with the keys `name`, `now` (the clock's time when `dump` is called), `unix` (seconds since
+          1970 at the same moment) and `resolution`. All times are in seconds
+        - `operations`: a list of dicts, one for each operation, oldest first
+
+        The dict of an operation has these keys:
 
         - `sequence`: the operation's number among the collectives of the communicator, the same on all ranks, from 0.
           For `send` and `recv`, its number among the messages with this peer. None if the number is not known yet
@@ -207,8 +211,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
           ranks), `op`, `root`, `peer`, `algorithm`: None if not applicable
         - `engine`: "schedule" (runs the algorithm's steps); "board" (for short messages in shared memory); "pool" (for
           reductions in shared memory); or the name of another package's engine
-        - `state`: "queued" (waits for links to open, or for earlier operations in the background), "started", "done" or
-          "failed"
+        - `state`: "queued" (waits for connections to open, or for earlier operations in the background), "started",
+          "done" or "failed"
         - `queued`, `begin`, `first`, `end`: the times at which the operation was called, was started, moved data for
           the first time, and ended. None for what has not happened yet. `first` equals `begin` if data moved at the
           first attempt
@@ -269,8 +273,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
         """Makes a communicator of the ranks that pass the same `color`, numbered by `key`, then by their rank here.
 
-        All ranks have to call `split`. Returns None on ranks that pass None as `color`. If `key` is None, this rank's
-        number is the key.
+        All ranks have to call `split`. It returns None on ranks that pass None as `color`. If `key` is None, this
+        rank's number is the key.
         """
         chosen = None if color is None else check_number(color, "color")
         place = self._rank if key is None else check_number(key, "key")

@@ -27,7 +27,7 @@ def register(comm: Communicator) -> None:
 
 
 def forget(comm: Communicator) -> None:
-    """Exclude `comm` from the choice of the default communicator: the code that made it uses it alone."""
+    """Exclude `comm` from the choice of the default communicator, because only the code that made it may use it."""
     with _lock:
         _made[:] = [reference for reference in _made if reference() is not comm]
 

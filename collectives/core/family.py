@@ -20,10 +20,10 @@ _LONGEST: Final = 8192  # bytes of a rank's record
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a new communicator inherits from the one that it is made from: the job's identity and the settings of links.
+    """What a new communicator inherits from the one that it is made from: the job's identity, and how ranks connect.
 
     `run` and `epoch` identify the job. `path` identifies the communicator within the job: it names the calls of `split`
-    and `dup` that led to it. `policy`: how its ranks are linked.
+    and `dup` that led to it. `policy`: the settings by which its ranks connect to each other.
     """
 
     run: str
@@ -35,7 +35,7 @@ class Origin:
         """Returns the `Origin` of a new communicator that is made from the communicator with this `Origin`.
 
         `path`: a name that no other communicator made from the same one has. `sockets`: the number of TCP connections
-        of each link; None for as many as the parent has.
+        between two ranks; None for as many as in the parent.
         """
         policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
         return Origin(self.run, self.epoch, f"{self.path}.{path}", policy)
@@ -92,7 +92,7 @@ def separate(
 ) -> tuple[int, Linked] | None:
     """Makes a new communicator of all ranks of `parent` that pass the same `color`, ordered by key and rank.
 
-    Returns this rank's number in the new communicator, and the linked group; None if `color` is None. `origin`
+    Returns this rank's number in the new communicator, and its group of ranks; None if `color` is None. `origin`
     identifies the new communicator. `everyones` sends its argument to all ranks of `parent`, and returns what each of
     them sent. This rank keeps the host and core that it has in `parent`. If a rank fails to open its listeners or to
     make its group, it raises the errors of `link`; all other ranks raise CollectiveError.

@@ -61,7 +61,7 @@ def init(
 ) -> Communicator:
     """Form a group with the other ranks of this job, and return its communicator.
 
-    Blocks until all ranks have joined and are linked. Arguments that are None are read from the environment: the
+    Blocks until all ranks have joined and are connected. Arguments that are None are read from the environment: the
     variables COLLECTIVES_* and those of torchrun, Slurm, Open MPI, MPICH, Intel MPI and Kubernetes. If nothing sets a
     rank or a size, this is a group of one rank; if only one of both is set, ValueError is raised. `rank=0, size=1` is a
     group of one rank in any environment.
@@ -77,7 +77,7 @@ def init(
       it. With "nccl", all ranks must be able to use it, arrays in host memory are refused, and the ranks exchange
       control messages as with "auto"
     - `timeout`: seconds that an operation waits for other ranks; 300 if not set
-    - `join_timeout`: seconds for forming the group and opening links, in total
+    - `join_timeout`: seconds for forming the group and opening connections, in total
     - `secret`: at least 16 bytes that only the ranks of the job know; None reads the file that COLLECTIVES_SECRET_FILE
       names. Without a secret, ranks accept connections from this machine only, unless `insecure` is set
     - `insecure`: without a secret, accept connections from other machines too
@@ -106,7 +106,7 @@ def init(
     Raises:
 
     - ValueError and TypeError for wrong arguments
-    - TransportUnavailable if ranks cannot be linked by the given transport
+    - TransportUnavailable if ranks cannot be connected by the given transport
     - StoreError if the store fails
     - OpTimeout, which names the missing ranks, if ranks do not join in time
     - ConfigMismatch if ranks disagree on size, version, transport, segment, sockets or deterministic, or two have the
@@ -242,7 +242,8 @@ def number_asked(name: str, given: int | None, check: Callable[[int], int], env:
     """Returns the number for the argument `name` of `init`: `given`, or if that is None, an environment variable.
 
     The variable is COLLECTIVES_ followed by `name` in capitals. Returns 0 if neither is set. `check` raises ValueError
-    for a number out of range. Raises TypeError if `given` is no number, and ValueError if the variable is none.
+    for a number out of range. Raises TypeError if `given` is no int, and ValueError if the variable does not contain a
+    number.
     """
     if isinstance(given, bool) or not isinstance(given, int | None):
         raise TypeError(f"{name} must be an int, not {type(given).__name__}")
@@ -318,9 +319,10 @@ class _Closing:
         self._keeper: Keeper | None = None
 
     def keep(self) -> None:
-        """Protect the list of members in the store until `met` is called; called when this rank has joined the group.
+        """Makes sure that the store keeps the list of the group's members until `met` is called.
 
-        If the store loses the list, the rank that wrote it restores it, so that all other ranks can join too.
+        Called when this rank has joined the group. If the store loses the list, the rank that wrote it restores it, so
+        that all other ranks can join too.
         """
         assert self.store is not None and self.membership is not None
         if self.membership.leader == self.membership.rank and self.membership.size > 1:
@@ -332,7 +334,7 @@ class _Closing:
             keeper.stop()
 
     def met(self, rank: int) -> None:
-        """Remove the keys through which the group formed from the store; called when all ranks have joined.
+        """Removes from the store the keys through which the group formed; called when all ranks have joined.
 
         To do so when the communicator is closed would be too late, because the process that serves the store may have
         ended.
@@ -343,7 +345,8 @@ class _Closing:
             release(self.store, membership, _RELEASE)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Returns the error to raise when this rank failed to open its links with `error`: any rank's first error."""
+        """Returns the error to raise when this rank failed to connect to others with `error`: any rank's first error.
+        """
         if self.store is None or self.membership is None:
             return error
         cause = first_cause(self.store, self.membership, error, _REPORT)
@@ -352,7 +355,7 @@ class _Closing:
         return cause
 
     def moved(self) -> _Closing:
-        """Returns a new object that closes the store and removes the group's keys in place of this one."""
+        """Returns a new object that closes the store and removes the group's keys from it, in place of this one."""
         other = _Closing()
         other.store, other.owned, other.membership = self.store, self.owned, self.membership
         self.store = None

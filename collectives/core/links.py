@@ -44,8 +44,8 @@ class Policy:
       as with "auto"
     - `scope`: which machines may connect to this rank
     - `secret`: bytes that only the ranks of the job know; may be empty
-    - `segment`: bytes, 0 if the C++ engine chooses
-    - `sockets`: the number of TCP connections between two ranks, 0 if the table of algorithms chooses
+    - `segment`: how many bytes are copied through shared memory at a time, 0 if the C++ engine chooses
+    - `sockets`: the number of TCP connections between two ranks, 0 if the table that chooses algorithms says it
     - `heartbeats`: seconds between heartbeats, and seconds of silence before a rank counts as dead. An interval of 0
       means no heartbeats
     """
@@ -228,7 +228,16 @@ def _listen(scheme: str, scope: Scope) -> _Shared:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A group of ranks that know how to reach each other: the C++ engine's objects, and the properties of the group."""
+    """A group of ranks that know how to reach each other: the C++ engine's objects, and the properties of the group.
+
+    - `job_ranks`: for each rank, its number in the communicator that `init` made
+    - `members`: the host and addresses of each rank
+    - `endpoints`: this rank's listeners
+    - `situation`, `layout`: the properties of the group on which algorithms depend, and which ranks share a host
+    - `kinds`: the transport to each rank, "self" for this rank
+    - `local_rank`, `local_size`: this rank's number among the ranks of its host, and their number
+    - `home`: this rank's core
+    """
 
     group: Group
     job: Job
@@ -461,8 +470,8 @@ def scheme_between(
 def slowest(kinds: Sequence[str]) -> str:
     """Returns the slowest transport among `kinds`, which has this rank's transport to each rank.
 
-    All ranks get the same answer. If the ranks are in several processes, every rank has a peer in another process; the
-    same holds for machines.
+    All ranks get the same answer. If the ranks are in several processes, every rank has a peer in another process. If
+    they are on several machines, every rank has a peer on another machine.
     """
     order = ("self", "inproc", "shm", "tcp")
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))

@@ -104,8 +104,9 @@ class Movements:
     ) -> Any:
         """Returns this rank's rows of the root's `x`: rank 0 gets the first counts[0] rows, rank 1 the next counts[1].
 
-        Ranks other than the root pass None for `x` and `counts`. ValueError if `counts` do not add up to x.shape[0]. If
-        the root's arguments are invalid, the root raises ValueError or TypeError, and the other ranks raise Aborted.
+        The other ranks get the following rows in the same way. Ranks other than the root pass None for `x` and
+        `counts`. ValueError if `counts` do not add up to x.shape[0]. If the root's arguments are invalid, the root
+        raises ValueError or TypeError, and the other ranks raise Aborted.
         """
         return self._runner.run(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
@@ -122,7 +123,8 @@ class Movements:
     def alltoall(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
         """Sends block i of `x`, which is x.shape[0] / size rows, to rank i. Returns the received blocks, in rank order.
 
-        `x` and the returned array have the same shape, on all ranks. ValueError if `size` does not divide `x.shape[0]`.
+        `x` has the same shape and dtype on all ranks; the returned array has this shape too. `out`: an array of this
+        shape to write to. ValueError if `size` does not divide `x.shape[0]`.
         """
         return self._runner.remembered(self._calls.alltoall, x, out, timeout, algorithm)
 

@@ -71,7 +71,7 @@ class Reductions:
         buckets of up to `bucket_bytes` bytes, and each bucket is reduced at once. `out`: a list of arrays for the
         results, which may be `arrays` itself. No array may share memory with the result of another array.
 
-        Before anything is sent, ValueError or TypeError is raised for an invalid array, and names it. DesyncError if
+        Raises ValueError or TypeError for an invalid array, which it names, before anything is sent. DesyncError if
         ranks pass different shapes, dtypes or `bucket_bytes`.
         """
         return self._runner.run_many(arrays, out, timeout, op, bucket_bytes, algorithm)
