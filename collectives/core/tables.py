@@ -52,7 +52,7 @@ class Machine:
 
     @staticmethod
     def of(everyone: Sequence[HostIdentity], version: str) -> Machine:
-        """Describes the machine of this process, which has to be rank 0, as ranks see it.
+        """Describes the machine on which rank 0 runs; only rank 0 may call this.
 
         `everyone`: the hosts of all ranks, by rank. `version`: the version of this library.
         """
@@ -122,7 +122,7 @@ def named(table: Table, path: Path) -> Table:
 
 
 def covers(tables: Sequence[Table], situation: Situation) -> bool:
-    """Whether one of `tables` was measured for a group with the same number of ranks and properties as `situation`."""
+    """Whether one of `tables` was measured for a group with the number of ranks and the properties in `situation`."""
     return any(row.ranks == (situation.size, situation.size) and row.fits(situation) for t in tables for row in t.rows)
 
 
@@ -178,8 +178,8 @@ def _write(path: Path, written: str) -> None:
 def reserved(path: Path) -> Iterator[bool]:
     """Returns a context manager that yields whether this process may measure the table for the file `path`.
 
-    The file is for a table of algorithms. False while another process measures this table. Also False if the file
-    cannot be written, because then every run would measure again.
+    The file is for a table that chooses algorithms. The context manager yields False while another process measures
+    this table. It also yields False if the file cannot be written, because then every run would measure again.
     """
     mark = path.with_name(f".{path.name}.lock")
     mine = False

@@ -14,7 +14,7 @@ from collectives.gradients.wire import Compression
 class Compressor:
     """The base class of compressors, as in Horovod: `compress(tensor)` returns the tensor to send, and a context.
 
-    `decompress(tensor, context)` converts a received tensor back.
+    The context is any object; `decompress(tensor, context)` needs it to convert a received tensor back.
     """
 
     wire: ClassVar[str | None]

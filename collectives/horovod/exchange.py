@@ -48,9 +48,9 @@ class LocalVariables:
 class HorovodExchange:
     """A function object that reduces gradients over all ranks, with Horovod's options.
 
-    It compresses gradients, passes them to `inner`, this library's own function, and decompresses and multiplies the
-    results by `factor`. The gradients of variables in `local` are not exchanged: they are only multiplied by `factor`,
-    and divided by `size` if `scale_local`.
+    It compresses gradients, and passes them to `inner`, this library's own function, which reduces them. Then it
+    decompresses the results, and multiplies them by `factor`. The gradients of variables in `local` are not exchanged:
+    they are only multiplied by `factor`, and divided by `size` if `scale_local`.
     """
 
     def __init__(

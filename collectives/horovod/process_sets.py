@@ -38,8 +38,9 @@ class ProcessSet:
         return None if self.process_set_id is None else len(self._members())
 
     def rank(self) -> int | None:
-        """This rank's number in this set of ranks; None before the set is registered. ValueError if it is not in the
-        set.
+        """This rank's number in this set of ranks; None before the set is registered.
+
+        Raises ValueError if this rank is not in the set.
         """
         if self.process_set_id is None:
             return None

@@ -54,9 +54,9 @@ _channels: Final[weakref.WeakKeyDictionary[Communicator, Channel]] = weakref.Wea
 
 
 def channel_of(comm: Communicator | None) -> Channel:
-    """Returns the duplicate of `comm` for compiled functions; it is made at the first call for `comm`.
+    """Returns the duplicate of `comm` for compiled functions; the first call for a communicator makes it.
 
-    All ranks have to make this first call together. None stands for the communicator that `collectives.init` made.
+    All ranks have to make this first call together. `comm`: None for the communicator that `collectives.init` made.
     """
     owner = default(comm)
     found = _channels.get(owner)

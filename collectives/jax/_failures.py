@@ -28,7 +28,7 @@ _latest: list[Failure] = []
 
 
 def keep(error: BaseException, where: str) -> str:
-    """Stores `error`, which `last_error` then returns; returns a text about it, to be passed to XLA.
+    """Stores `error`, so that `last_error` returns it later; returns a text about it, to be passed to XLA.
 
     The text consists of `where` the error occurred, its type and its message.
     """

@@ -83,7 +83,7 @@ def barrier(token: Any = None, *, comm: Communicator | None = None) -> Any:
 
 
 def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
-    """Sends the array `x` to rank `dest`, which has to call `recv`. Has no derivative.
+    """Sends the array `x` to rank `dest`, which has to call `recv`. This has no derivative.
 
     If two ranks exchange arrays, one of them has to receive first.
     """

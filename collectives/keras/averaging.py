@@ -20,12 +20,12 @@ from collectives.native.errors import DesyncError
 
 
 class ModelAveragingCallback(keras.callbacks.Callback):
-    """A Keras callback that averages the model's weights over all ranks every `every` steps, and when training ends.
+    """A Keras callback that averages the model's weights over all ranks every few steps, and when training ends.
 
-    `every=1` with SGD, with or without momentum, is synchronous SGD. A larger `every` is local SGD: less data is sent,
-    and the ranks' models differ between averages. Weights that are not floating point are set to those of rank 0. With
-    `slots` the optimizer's floating-point state (momentum) is averaged as well; by default each rank keeps its own
-    state.
+    `every`: the number of steps from one average to the next. `every=1` with SGD, with or without momentum, is
+    synchronous SGD. A larger number is local SGD: less data is sent, and the ranks' models differ between averages.
+    Weights that are not floating point are set to those of rank 0. With `slots` the optimizer's floating-point state
+    (momentum) is averaged as well; by default each rank keeps its own state.
 
     Put BroadcastGlobalVariablesCallback before this callback, so that all ranks begin with the same weights. ValueError
     if the optimizer is a DistributedOptimizer, or if ranks have different numbers of steps in an epoch. ValueError if

@@ -28,11 +28,11 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """A Keras callback that sets all ranks' weights and optimizer variables to those of rank `root_rank`, at the start.
+    """A Keras callback that sets all ranks' weights and optimizer variables to those of rank `root_rank`.
 
-    If the model is not built yet, it has no weights at the start of training. They are then broadcast after the first
-    batch, so other ranks lose what they learned from this batch. To avoid this, build the model before `fit`. Errors
-    are those of `broadcast_global_variables`.
+    It does so at the start of training. If the model is not built yet, it has no weights then. They are broadcast after
+    the first batch instead, so other ranks lose what they learned from this batch. To avoid this, build the model
+    before `fit`. Errors are those of `broadcast_global_variables`.
     """
 
     def __init__(self, root_rank: int = 0, comm: Communicator | None = None) -> None:

@@ -224,7 +224,8 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """If ranks were at different training steps at `error`, raises a DesyncError that says where each rank was."""
+        """If ranks had made different numbers of steps at `error`, raises a DesyncError that says where each rank was.
+        """
         aside, self._aside = self._aside, None
         if aside is None:
             return

@@ -27,15 +27,15 @@ class Played(NamedTuple):
 
 
 class MismatchError(ValueError):
-    """Raised if the simulated ranks cannot complete: a message has no receiver, a receive has none, or steps deadlock.
+    """Raised if the simulated ranks cannot complete: a send has no receive, a receive has no send, or steps deadlock.
     """
 
 
 class Everyone:
     """Simulates all ranks of a group; the steps of all ranks are in arrays, one item for each step.
 
-    `found`: sets of ranks with the same steps. `size`: the number of ranks. In `found`, ranks are counted from the
-    root, so that the root is 0. Sizes of messages are in blocks, the parts of a buffer.
+    `found`: sets of ranks with the same steps, in which ranks are counted from the root, so that the root is 0. `size`:
+    the number of ranks. Sizes of messages are in blocks, the parts of a buffer.
     """
 
     def __init__(self, found: Sequence[Family], ranks: Ranks, root: int = 0) -> None:

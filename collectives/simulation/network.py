@@ -31,7 +31,7 @@ class Resource:
 
     All times are in seconds. Each array has an item for each core (or card, and so on). `free[0]`: when the first
     slices of all earlier requests are done, so that another first slice can be served. `free[1]`: when all earlier
-    requests are done entirely. `busy`: for how long it has worked in total.
+    requests are done entirely. `busy`: for how long the core has worked in total.
     """
 
     def __init__(self, name: str, count: int) -> None:

@@ -39,13 +39,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Shortcuts:
-    """Whether, and how, ranks that share memory can run a schedule without messages.
+    """Whether, and how, ranks that share memory can run a collective without messages.
 
-    They can publish chunks in shared memory (the board), which the others read. Or they can add their arrays up in
-    shared memory (the pool). `blocks`: the number of blocks of a rank's input or output buffer, whichever has more.
-    `pooled`: the pool can be used. `published`: the number of blocks that a rank publishes on the board; 0 if it cannot
-    be used. `read`: the number of blocks that a rank reads from each other rank. `mutual`: each rank both publishes and
-    reads. `reduces`: the schedule has reductions.
+    Ranks can write blocks of data to the board, shared memory from which the others read them. Or they can add up their
+    arrays in the pool, another part of shared memory.
+
+    - `blocks`: the number of blocks of a rank's input or output buffer, whichever has more
+    - `pooled`: whether the pool can be used
+    - `published`: the number of blocks that a rank writes to the board; 0 if the board cannot be used
+    - `read`: the number of blocks that a rank reads from each other rank
+    - `mutual`: whether each rank both writes and reads
+    - `reduces`: whether the collective is a reduction
     """
 
     blocks: int
@@ -67,8 +71,8 @@ class Shortcuts:
     def replaced(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
         """Returns the predicted cost of the collective in shared memory; None if ranks exchange messages instead.
 
-        `nbytes`: the size of a rank's input or output array, whichever is larger. `ranks`: their number. `costs`: the
-        simulator's costs.
+        `nbytes`: the size of a rank's input or output array, whichever is larger. `ranks`: the number of ranks.
+        `costs`: the simulator's costs.
         """
         if not 1 < ranks <= topology.ranks_per_host:
             return None

@@ -52,7 +52,7 @@ class Prediction:
 
     - `seconds`: the time
     - `rounds`: the number of messages in the longest chain in which each message depends on the previous one
-    - `sent`: how many bytes the rank that sends most sends
+    - `sent`: the bytes that one rank sends, namely the rank that sends most
     - `share`: the fraction of the time for which the busiest resource, such as the network cards, is busy
     - `bottleneck`: the name of this resource; "latency" if `share` is below one half
     """

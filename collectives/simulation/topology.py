@@ -62,7 +62,7 @@ class Topology:
         return self.ranks_per_host * (self.spans[-1] if self.levels else 1)
 
     def cores_of(self, ranks: int) -> int:
-        """How many cores of one host the ranks of a group of `ranks` ranks use."""
+        """The number of cores that the ranks of one host use, in a group of `ranks` ranks."""
         here = min(self.ranks_per_host, ranks)
         return min(self.cores or here, here)
 

@@ -101,7 +101,7 @@ def grouped_allreduce(
 
 @_plain
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Returns every rank's `tensor`, concatenated along the first axis in rank order; only its length may differ.
+    """Returns all ranks' tensors, joined along the first axis in rank order; only this axis may differ in length.
 
     ValueError for a 0-d tensor. DesyncError on every rank if dtypes or the lengths of other axes differ.
     """

@@ -33,7 +33,7 @@ def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
 def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
     """Raises ValueError if `tensor` and `other` differ in dtype or number of elements.
 
-    `what`: the name of the operation, `name`: that of `other`, both for the error.
+    `what` and `name` are for the error: the name of the operation, and that of `other`.
     """
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         raise ValueError(f"{what}: {name} is {form(other)}, which does not fit {form(tensor)}")

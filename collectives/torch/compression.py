@@ -31,7 +31,7 @@ class Compression:
         """Returns the tensor to send instead of `tensor`, in a 16-bit dtype.
 
         `key` identifies the gradient from step to step, for error feedback: the rounding error is then added to the
-        gradient of the next step. None: no error feedback.
+        gradient of the next step. If `key` is None, the rounding error is lost.
         """
         if self._dtype is None or tensor.dtype not in (torch.float32, torch.float64):
             return tensor

@@ -153,7 +153,7 @@ def grouped_allreduce_async_(
 
 
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Returns every rank's `tensor`, concatenated along the first axis in rank order; only its length may differ.
+    """Returns all ranks' tensors, joined along the first axis in rank order; only this axis may differ in length.
 
     Differentiable. `comm`: None for the communicator that `collectives.init` made. `timeout`: in seconds.
     """

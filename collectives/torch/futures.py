@@ -25,8 +25,8 @@ class Fulfilled(Protocol):
 class Completer:
     """Completes the torch futures of operations in progress, in threads, as soon as the operations have ended.
 
-    Operations must end in the order in which `put` got them, as those of one communicator do. The first one starts a
-    thread. If a callback of a future blocks, another thread is started.
+    Operations must end in the order in which `put` got them, as those of one communicator do. The first operation
+    starts a thread. If a callback of a future blocks, another thread is started.
     """
 
     def __init__(self, name: str) -> None:

@@ -47,9 +47,9 @@ class Group(dist.ProcessGroup):
 
     @property
     def communicator(self) -> Communicator:
-        """The communicator on which this process group runs its operations. For other uses make a `dup` of it.
+        """The communicator on which this process group runs its operations, from any thread.
 
-        The process group uses it on any thread.
+        For other uses make a `dup` of it.
         """
         return self._comm
 

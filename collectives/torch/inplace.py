@@ -18,9 +18,10 @@ Gradient: TypeAlias = "Callable[[Any], Any]"  # from the gradient of the result 
 
 
 def check(tensors: Sequence[Any]) -> None:
-    """Raises RuntimeError if a collective may not overwrite a tensor: a leaf that requires a gradient.
+    """Raises RuntimeError if one of `tensors` is a leaf that requires a gradient, because autograd forbids to overwrite
+    it.
 
-    Under torch.no_grad() it may.
+    Does nothing under torch.no_grad().
     """
     if torch.is_grad_enabled() and any(tensor.requires_grad and tensor.is_leaf for tensor in tensors):
         raise RuntimeError(
@@ -32,8 +33,8 @@ def check(tensors: Sequence[Any]) -> None:
 def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
     """Tells autograd that a collective overwrites these tensors; called before or after the collective.
 
-    Call `check` for the tensors first. `gradient(g)` returns the gradient of the old tensor, if g is that of the new
-    one.
+    Call `check` for the tensors first. `gradient(g)` returns the gradient of the old tensor, if g is the gradient of
+    the new tensor.
     """
     recording = torch.is_grad_enabled()
     for tensor in tensors:
@@ -46,7 +47,8 @@ def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
 def differentiable(tensor: Any, gradient: Gradient) -> None:
     """Tells autograd how to differentiate a collective that overwrote `tensor` under torch.no_grad().
 
-    `gradient(g)` returns the gradient of the old tensor, if g is that of the new one. Does nothing for a leaf.
+    `gradient(g)` returns the gradient of the old tensor, if g is the gradient of the new tensor. Does nothing for a
+    leaf.
     """
     if torch.is_grad_enabled() and tensor.requires_grad and not tensor.is_leaf:
         _Overwritten.apply(tensor, gradient)
@@ -57,7 +59,7 @@ def overwriting(tensors: Sequence[Any], gradient: Gradient) -> Iterator[None]:
     """A context manager for a collective that overwrites these tensors; it tells autograd about the change.
 
     If the collective fails during the transfer, the tensors' values are undefined. `gradient(g)` returns the gradient
-    of an old tensor, if g is that of the new one. Raises RuntimeError for a leaf that requires a gradient.
+    of an old tensor, if g is the gradient of the new tensor. Raises RuntimeError for a leaf that requires a gradient.
     """
     check(tensors)
     try:

@@ -73,7 +73,7 @@ class Place(NamedTuple):
     def channel(self, source: int, dest: int, tag: int, *, sends: bool) -> Channel:
         """Returns a connection for messages with this `tag` from rank `source` to rank `dest`.
 
-        It is open once both ranks have called this. `sends`: whether this rank is `source`.
+        The connection opens when both ranks have called this. `sends`: whether this rank is `source`.
         """
         store = TorchStore(self.store)
         name = f"{_MESSAGES} {source} {dest} {tag}"

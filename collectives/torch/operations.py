@@ -24,7 +24,7 @@ After: TypeAlias = "Callable[[Any], None] | None"
 class Operation(NamedTuple):
     """One collective of a process group, translated to a call of a communicator's method: its name and arguments.
 
-    `tensors`: the tensors that it uses. `after` copies the result to the tensors; None if that is not necessary.
+    `tensors`: the tensors of the collective. `after` copies the result to the tensors; None if that is not necessary.
     """
 
     name: str

@@ -30,7 +30,7 @@ class Item(NamedTuple):
     """A gradient that is being averaged over the ranks.
 
     `place`: the index of its parameter. `sent`: the tensor to send. `grad`: the tensor for the average. `finish` copies
-    the received data to `sent`; None if they are there already.
+    the received data to `sent`; None if the data is there already.
     """
 
     place: int
@@ -230,7 +230,7 @@ class _Distributed:
             self._skips = False
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
-        """Resets the gradients, as torch's `zero_grad`. RuntimeError if gradients are still being sent."""
+        """Resets the gradients, as torch's `zero_grad` does. RuntimeError if gradients are still being sent."""
         if self._flights:
             raise RuntimeError("zero_grad() between backward() and step(): gradients are still being averaged")
         return super().zero_grad(*args, **kwargs)  # type: ignore[misc]

@@ -27,10 +27,10 @@ _kept: Final[list[OurStore]] = []
 
 
 def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """The function that torch calls for `collectives://` URLs, such as `init_process_group(init_method=...)` gets.
+    """The function that torch calls for URLs that begin with `collectives://`, given as `init_method` for example.
 
     Yields a store for torch, this process's rank and the number of ranks. Raises ValueError if the launcher's settings
-    are invalid or incomplete, and the errors of opening the store that they name.
+    are invalid or incomplete, and the errors of opening the store that these settings name.
     """
     launch = bootstrap()
     if launch.launcher == "torchrun" and os.environ.get("MASTER_ADDR"):

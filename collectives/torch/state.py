@@ -92,7 +92,8 @@ class ModelAverager:
 
     This averages after every eighth step. With `every=1` it is synchronous SGD, except that each rank's optimizer keeps
     a state of its own, such as momentum. All ranks must make the same number of steps. All ranks have to make the
-    object at the same time, because it makes a `dup` of `comm`. None: the communicator that `collectives.init` made.
+    object at the same time, because it makes a `dup` of `comm`. If `comm` is None, it is the communicator that
+    `collectives.init` made.
     """
 
     def __init__(self, parameters: Any, every: int = 1, *, warmup: int = 0, comm: Communicator | None = None) -> None:

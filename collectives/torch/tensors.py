@@ -43,7 +43,7 @@ class Written(NamedTuple):
 
 
 def check(tensor: Any) -> None:
-    """Raises TypeError for an object that is no tensor, or whose elements a collective could not write."""
+    """Raises TypeError if `tensor` is no tensor, or one whose elements a collective could not write."""
     _plain(tensor)
 
 

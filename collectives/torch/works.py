@@ -177,7 +177,8 @@ class Pending(dist.Work):
     def end_with_backward(self) -> None:
         """If a backward pass is in progress, makes the pass wait at its end for this operation, and raise its error.
 
-        DistributedDataParallel waits for futures in C++, where errors lose their Python types. This wait comes before.
+        DistributedDataParallel waits for futures in C++, where errors lose their Python types. The wait for this
+        operation comes before that.
         """
         if torch._C._current_graph_task_id() >= 0:
             torch.autograd.Variable._execution_engine.queue_callback(self.settle)

@@ -99,7 +99,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Returns a function f, for which f(obj) is broadcast_object(obj, ...) with the arguments given here."""
+    """Returns a function f, so that f(obj) calls broadcast_object(obj, ...) with the arguments given here."""
     hint(session is not None, _NO_SESSIONS)
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 

@@ -228,8 +228,7 @@ def alltoall(
 
 @_plain
 def join() -> Any:
-    """For a rank without data left: takes part in other ranks' allreduces with zeros until all ranks have called
-    `join`.
+    """For a rank without data left: takes part in other ranks' allreduces with zeros until all ranks call `join`.
 
     Returns the number of the rank that called `join` last, as an int32 scalar.
     """

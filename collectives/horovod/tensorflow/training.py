@@ -49,9 +49,9 @@ class _Tape(hooks.DistributedGradientTape):
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        """Returns two lists of pairs (variable, gradient); the gradients of the second list are reduced over all ranks.
+        """Returns two lists of pairs (variable, gradient), for local `sources` and for all other `sources`.
 
-        The first list is for local sources, whose gradients are not exchanged.
+        The gradients of the second list are reduced over all ranks; those of local variables are not exchanged.
         """
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients), strict=True))
         local = [pair for pair in pairs if pair[0] in self.local]
@@ -73,8 +73,8 @@ def DistributedGradientTape(
 ) -> Any:
     """Returns a tape around `gradtape`, a tf.GradientTape; its `gradient` returns gradients reduced over all ranks.
 
-    The other arguments are Horovod's; docs/horovod.md lists those with another effect here. DesyncError on all ranks if
-    a gradient is None on some ranks only, or if its shape or dtype differs between ranks.
+    The arguments are Horovod's; docs/horovod.md lists those with another effect here. DesyncError on all ranks if a
+    gradient is None on some ranks only, or if its shape or dtype differs between ranks.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)
@@ -114,7 +114,7 @@ def PartialDistributedGradientTape(
 ) -> Any:
     """Like `DistributedGradientTape`, but gradients of the weights of `local_layers` (Keras layers) are not exchanged.
 
-    The other arguments are Horovod's; docs/horovod.md lists those with another effect here.
+    The arguments are Horovod's; docs/horovod.md lists those with another effect here.
     """
     tape = DistributedGradientTape(
         gradtape,
@@ -152,7 +152,7 @@ def DistributedOptimizer(
 ) -> Any:
     """Changes a Keras optimizer so that it reduces gradients over all ranks before each update, and returns it.
 
-    The other arguments are Horovod's; docs/horovod.md lists those with another effect here. NotImplementedError for an
+    The arguments are Horovod's; docs/horovod.md lists those with another effect here. NotImplementedError for an
     optimizer of TensorFlow 1.
     """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):

@@ -166,9 +166,9 @@ def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
 
 
 def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:
-    """Groups reductions by op: returns pairs (op, indices of the reductions in `hows` with this op), sorted by op.
+    """Groups reductions by their op: returns pairs of an op and the indices in `hows` of the reductions with this op.
 
-    Averages of integers use the op "sum".
+    The pairs are sorted by op. Averages of integers use the op "sum".
     """
     ops = sorted({how.op for how in hows})
     return [(op, [i for i, how in enumerate(hows) if how.op == op]) for op in ops]
@@ -287,7 +287,7 @@ def alltoall_async(
 
 
 def received(coming: Any, splits: Any) -> Any:
-    """Returns `coming`, the number of rows from each rank, as a tensor with the dtype of `splits`.
+    """Returns the number of rows from each rank, `coming`, as a tensor with the dtype of `splits`.
 
     The dtype is int32 if `splits` is no tensor.
     """

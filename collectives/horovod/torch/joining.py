@@ -55,8 +55,8 @@ class Announcement:
 def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> Announcement:
     """Tells the ranks that have called `hvd.join` that an allreduce of `tensors` follows, so that they take part in it.
 
-    Returns a handle of this message. DesyncError on every rank if a rank has called `join`, and `op` is not a sum or
-    average: its zeros would change the result.
+    Returns a handle of this message. If `op` is not a sum or average, zeros would change the result: DesyncError is
+    raised on every rank if a rank has called `join`.
     """
     op = op_name(op)
     made = _announced(process_set, _ALLREDUCE, _OPS.index(op), [word for x in tensors for word in _form(x)])
@@ -68,7 +68,7 @@ def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any])
 
 
 def register(optimizer: Any, process_set: ProcessSet) -> None:
-    """Makes `optimizer` tell ranks that have called `hvd.join` of each step, so that they take part in it.
+    """Makes `optimizer` tell ranks that have called `hvd.join` of each training step, so that they take part in it.
 
     `optimizer`: made by `collectives.torch.DistributedOptimizer`.
     """

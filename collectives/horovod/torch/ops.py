@@ -79,7 +79,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrites each of `tensors` with its reduction over all ranks, and returns them; all are sent together.
+    """Overwrites each of `tensors` with its reduction over all ranks, and returns them. All are sent together.
 
     The arguments are those of `allreduce_`.
     """

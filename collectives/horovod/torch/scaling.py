@@ -70,7 +70,7 @@ def _scaled(tensor: Any, factor: float, divisor: int = 1) -> Any:
 
 
 def gradient_times(tensor: Any, factor: float) -> Any:
-    """Returns a tensor with the values of `tensor`, whose gradient is multiplied by `factor` in backpropagation.
+    """Returns a tensor with the values of `tensor`; in backpropagation its gradient is multiplied by `factor`.
 
     collectives.torch computes gradients of the sum of all ranks' losses. Horovod multiplies or divides these gradients
     by the number of ranks.

@@ -34,8 +34,8 @@ def DistributedOptimizer(
     """Returns an optimizer of the class of `optimizer` whose `step` first reduces gradients over all ranks.
 
     Gradients are sent during backpropagation. To clip gradients, call `synchronize()`, which waits until they are
-    reduced. Then clip, and make the step: `with optimizer.skip_synchronize(): optimizer.step()`. The other arguments
-    are Horovod's; docs/horovod.md lists those with another effect here.
+    reduced. Then clip them, and make the step: `with optimizer.skip_synchronize(): optimizer.step()`. The arguments are
+    Horovod's; docs/horovod.md lists those with another effect here.
     """
     check_groups(num_groups, groups)
     factors = predivided(op, gradient_predivide_factor)

@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `DistributedOptimizer` for the exchange of gradients; its docstring explains each of them."""
+    """The options of `DistributedOptimizer` for the exchange of gradients, which its docstring explains."""
 
     op: str = "average"
     compression: Compression | None = None
@@ -36,7 +36,7 @@ class Options:
 
 
 class Accumulate(Protocol):
-    """A function to call with the gradients of each backward pass; it calls `step` only at every k-th call.
+    """A function to call with the gradients of each backward pass; it calls `step` once in k calls.
 
     `step` gets the means of the gradients of the last k passes. k is the argument of `Backend.accumulate`.
     """
@@ -53,7 +53,8 @@ class Backend(Protocol):
     def exchange(self, comm: Communicator, options: Options) -> Exchange: ...
 
     def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
-        """Returns a context manager in which errors of the gradient exchange `found` have their own types.
+        """Returns a context manager in which errors of `found`, the function that exchanges gradients, have their own
+        types.
 
         Without it, a framework may raise an error of its own type instead if the training step is compiled.
         """
@@ -65,7 +66,8 @@ class Backend(Protocol):
         """
 
     def allreduce(self, tensor: Any, comm: Communicator) -> Any:
-        """Returns the sum of `tensor` over all ranks. Backpropagation sums its gradients over all ranks, too."""
+        """Returns the sum of `tensor` over all ranks. In backpropagation, its gradients are summed over all ranks too.
+        """
 
     def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
         """Returns a context manager: operations traced in it run only after the exchange of gradients has begun.

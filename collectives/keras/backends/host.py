@@ -20,7 +20,7 @@ from collectives.keras.backends import Options
 
 
 class HostExchange:
-    """Exchanges gradients with all ranks at each training step, on NumPy arrays; all backends of Keras use it.
+    """Exchanges gradients with all ranks at each training step, on NumPy arrays, for several backends of Keras.
 
     Call `prepare` while the training step is traced, and `run` when the step runs.
     """
