@@ -54,14 +54,13 @@ def call(
 ) -> list[Any]:
     """Calls `function` with `tensors` as NumPy arrays, and returns its results as tensors.
 
-    In eager execution the function runs at once. Its errors are raised with their own types, which are then also
-    classes of `tf.errors`. In a traced graph an operation named `name` calls the function, and whoever runs the graph
-    gets errors as tf.errors.UnknownError; see `typed_errors`.
+    In eager execution the function runs at once; its errors are raised as instances of both their own type and a class
+    of `tf.errors`. In a traced graph an operation named `name` calls the function, and whoever runs the graph gets
+    errors as tf.errors.UnknownError; see `typed_errors`.
 
     `results`: the dtypes and shapes of the results, for a graph. If `results` is empty in a graph, the returned list
-    contains the operation. With `alone`, in a TensorFlow 1 graph, the operation does not wait for operations that were
-    added before it, and later ones do not wait for it. Raises NotImplementedError in a graph for XLA, which cannot call
-    Python.
+    contains the operation. `alone` is for a TensorFlow 1 graph: the operation does not wait for earlier operations of
+    the graph, nor later ones for it. Raises NotImplementedError in a graph for XLA, which cannot call Python.
     """
     if tf.executing_eagerly():
         views = [_view(tensor) for tensor in tensors]
@@ -106,7 +105,7 @@ def typed_errors() -> Iterator[None]:
         with collectives.tensorflow.typed_errors():
             loss = step(batch)           # raises e.g. PeerLost, OpTimeout or DesyncError
 
-    Without it, TensorFlow reports them only as tf.errors.UnknownError. The errors are instances of both types.
+    Without it, TensorFlow reports them only as tf.errors.UnknownError. With it, they are instances of both types.
     """
     seen: list[BaseException] = []
     _watchers.append(seen)

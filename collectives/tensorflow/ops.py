@@ -261,8 +261,7 @@ def barrier(*, comm: Communicator | None = None, timeout: float | None = None, n
 
 @_plain
 def join(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """For a rank without data left: takes part in other ranks' allreduces with zeros until all ranks have called
-    `join`.
+    """For a rank without data left: takes part in other ranks' allreduces with zeros until all ranks call `join`.
 
     This includes the allreduces of gradients. Returns the rank that called `join` last, as an int64 tensor. Averages
     still divide by the number of all ranks. `timeout`: seconds for each training step of the other ranks. DesyncError

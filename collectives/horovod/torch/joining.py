@@ -88,7 +88,7 @@ def register(optimizer: Any, process_set: ProcessSet) -> None:
 
 
 def join(device: int = -1) -> int:
-    """For a rank without data left: takes part in other ranks' calls with zeros until all ranks have called `join`.
+    """For a rank without data left: takes part in other ranks' calls with zeros until all ranks call `join`.
 
     Returns the number of the rank that called `join` last. Averages still divide by the number of all ranks. Meanwhile
     the other ranks may call any form of allreduce with Average or Sum, and `step` of optimizers; DesyncError if a rank
