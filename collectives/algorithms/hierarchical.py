@@ -56,37 +56,37 @@ class Place:
         """
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
-    # --- data in equal parts: on each host, one rank is the keeper of a part
+    # --- data in equal parts: on each host, one rank owns a part
 
     @property
-    def lanes(self) -> int:
+    def parts(self) -> int:
         """The number of parts into which the data is divided: the largest number of ranks on any host.
 
         On a host with fewer ranks, one rank may handle several parts.
         """
         return self.layout.largest
 
-    def keeper(self, host: int, part: int, parts: int) -> int:
+    def owner(self, host: int, part: int, parts: int) -> int:
         ranks = self.layout.members[host % self.hosts]
         return ranks[part * len(ranks) // parts]
 
-    def lanes_of(self, rank: int) -> list[int]:
+    def parts_of(self, rank: int) -> list[int]:
         ranks, at = len(self.layout.members[self.host]), self.layout.local_rank(rank)
-        return [*range(-(-at * self.lanes // ranks), -(-(at + 1) * self.lanes // ranks))]
+        return [*range(-(-at * self.parts // ranks), -(-(at + 1) * self.parts // ranks))]
 
-    # --- one block for each rank: on each other host, one rank is the guardian of the block
+    # --- one block for each rank: on each other host, one rank owns the block
 
-    def guardian(self, host: int, rank: int) -> int:
+    def block_owner(self, host: int, rank: int) -> int:
         """The rank of host number `host` that handles the block of `rank` there.
 
         On the host of `rank`, this is `rank` itself.
         """
-        return self.keeper(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
+        return self.owner(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
 
-    def wards(self, host: int, guardian: int) -> list[int]:
-        """The ranks of host number `host` whose blocks the rank `guardian` of this host handles."""
+    def ranks_served(self, host: int, owner: int) -> list[int]:
+        """The ranks of host number `host` whose blocks `owner`, a rank of this host, handles here."""
         here, there = self.layout.members[self.host], self.layout.members[host % self.hosts]
-        at = self.layout.local_rank(guardian)
+        at = self.layout.local_rank(owner)
         return [*there[-(-at * len(there) // len(here)) : -(-(at + 1) * len(there) // len(here))]]
 
 
@@ -108,39 +108,39 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
     message costs alpha and a byte beta, the time is 2(h-1) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
-    lanes, hosts, host = place.lanes, place.hosts, place.host
-    b = Builder("allreduce", "hierarchical_ring", rank, size, grid=(lanes * hosts, lanes * hosts))
+    parts, hosts, host = place.parts, place.hosts, place.host
+    b = Builder("allreduce", "hierarchical_ring", rank, size, grid=(parts * hosts, parts * hosts))
     if size == 1:
-        b.copy(b.out(0, lanes), b.inp(0, lanes))
-    mine = place.lanes_of(rank)
-    beside = [(peer, lane) for peer in place.beside for lane in place.lanes_of(peer)]
+        b.copy(b.out(0, parts), b.inp(0, parts))
+    mine = place.parts_of(rank)
+    beside = [(peer, part) for peer in place.beside for part in place.parts_of(peer)]
     for t in range(hosts):
-        for peer, lane in beside:
-            b.send(peer, b.inp(lane * hosts + (host - t) % hosts))
+        for peer, part in beside:
+            b.send(peer, b.inp(part * hosts + (host - t) % hosts))
     for t in range(hosts):
-        for lane in mine:
-            block = lane * hosts + (host - t) % hosts
+        for part in mine:
+            block = part * hosts + (host - t) % hosts
             partial = b.inp(block)
             operands = place.local(partial)
             if t:
-                operands.insert(0, place.keeper(host - 1, lane, lanes))
+                operands.insert(0, place.owner(host - 1, part, parts))
             if len(operands) > 1:
                 partial = b.out(block)
                 b.reduce(partial, *operands, final=t == hosts - 1)
             if t < hosts - 1:
-                b.send(place.keeper(host + 1, lane, lanes), partial)
+                b.send(place.owner(host + 1, part, parts), partial)
     for t in range(hosts):
-        for lane in mine:
-            total = b.out(lane * hosts + (host + 1 - t) % hosts)
+        for part in mine:
+            total = b.out(part * hosts + (host + 1 - t) % hosts)
             if t:
-                b.recv(place.keeper(host - 1, lane, lanes), total)
+                b.recv(place.owner(host - 1, part, parts), total)
             if t < hosts - 1:
-                b.send(place.keeper(host + 1, lane, lanes), total)
+                b.send(place.owner(host + 1, part, parts), total)
             _send_beside(b, place, total)
-    beside = [(peer, lane) for peer in reversed(place.beside) for lane in place.lanes_of(peer)]
+    beside = [(peer, part) for peer in reversed(place.beside) for part in place.parts_of(peer)]
     for t in range(hosts):
-        for peer, lane in beside:
-            b.recv(peer, b.out(lane * hosts + (host + 1 - t) % hosts))
+        for peer, part in beside:
+            b.recv(peer, b.out(part * hosts + (host + 1 - t) % hosts))
     return b.build()
 
 
@@ -153,31 +153,31 @@ def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
     ceil(log2 h) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
-    lanes, hosts, host = place.lanes, place.hosts, place.host
-    b = Builder("allreduce", "hierarchical_circulant", rank, size, grid=(lanes * hosts, lanes * hosts))
+    parts, hosts, host = place.parts, place.hosts, place.host
+    b = Builder("allreduce", "hierarchical_circulant", rank, size, grid=(parts * hosts, parts * hosts))
     if size == 1:
-        b.copy(b.out(0, lanes), b.inp(0, lanes))
+        b.copy(b.out(0, parts), b.inp(0, parts))
     for peer in place.beside:
-        for lane in place.lanes_of(peer):
-            b.send(peer, b.inp(lane * hosts, hosts))
-    for lane in place.lanes_of(rank):
+        for part in place.parts_of(peer):
+            b.send(peer, b.inp(part * hosts, hosts))
+    for part in place.parts_of(rank):
 
-        def given(first: int, count: int, lane: int = lane) -> Chunk:
-            return b.inp(lane * hosts + first, count)
+        def given(first: int, count: int, part: int = part) -> Chunk:
+            return b.inp(part * hosts + first, count)
 
-        def total(first: int, count: int, lane: int = lane) -> Chunk:
-            return b.out(lane * hosts + first, count)
+        def total(first: int, count: int, part: int = part) -> Chunk:
+            return b.out(part * hosts + first, count)
 
         operands = place.local(given(0, hosts))
         if len(operands) > 1:
             b.reduce(total(0, hosts), *operands, final=hosts == 1)
         if hosts > 1:
-            team = [place.keeper(h, lane, lanes) for h in range(hosts)]
+            team = [place.owner(h, part, parts) for h in range(hosts)]
             circulant.within(b, team, host, total if len(operands) > 1 else given, total)
         _send_beside(b, place, total(0, hosts))
     for peer in reversed(place.beside):
-        for lane in place.lanes_of(peer):
-            b.recv(peer, b.out(lane * hosts, hosts))
+        for part in place.parts_of(peer):
+            b.recv(peer, b.out(part * hosts, hosts))
     return b.build()
 
 
@@ -199,16 +199,16 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
         b.copy(b.out(), b.inp())
     for t in range(hosts):
         for peer in place.beside:
-            for ward in place.wards(host - 1 - t, peer):
-                b.send(peer, b.inp(ward))
+            for served in place.ranks_served(host - 1 - t, peer):
+                b.send(peer, b.inp(served))
     slots: dict[tuple[int, int], Chunk] = {}
     for t in range(hosts):
         last = t == hosts - 1
-        for number, ward in enumerate(place.wards(host - 1 - t, rank)):
-            partial = b.inp(ward)
+        for number, served in enumerate(place.ranks_served(host - 1 - t, rank)):
+            partial = b.inp(served)
             operands = place.local(partial)
             if t:
-                operands.insert(0, place.guardian(host - 1, ward))
+                operands.insert(0, place.block_owner(host - 1, served))
             if len(operands) > 1:
                 slot = (t % 2, number)
                 if not last and slot not in slots:
@@ -216,7 +216,7 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
                 partial = b.out() if last else slots[slot]
                 b.reduce(partial, *operands, final=last)
             if not last:
-                b.send(place.guardian(host + 1, ward), partial)
+                b.send(place.block_owner(host + 1, served), partial)
     return b.build()
 
 
@@ -232,18 +232,18 @@ def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedul
     hosts, host = place.hosts, place.host
     b = Builder("allgather", "hierarchical_ring", rank, size, grid=(1, size))
     for t in range(hosts):
-        for ward in place.wards(host - t, rank):
-            block = b.out(ward) if t else b.inp()
+        for served in place.ranks_served(host - t, rank):
+            block = b.out(served) if t else b.inp()
             if t:
-                b.recv(place.guardian(host - 1, ward), block)
+                b.recv(place.block_owner(host - 1, served), block)
             if t < hosts - 1:
-                b.send(place.guardian(host + 1, ward), block)
+                b.send(place.block_owner(host + 1, served), block)
             _send_beside(b, place, block)
     b.copy(b.out(rank), b.inp())
     for t in range(hosts):
         for peer in reversed(place.beside):
-            for ward in place.wards(host - t, peer):
-                b.recv(peer, b.out(ward))
+            for served in place.ranks_served(host - t, peer):
+                b.recv(peer, b.out(served))
     return b.build()
 
 

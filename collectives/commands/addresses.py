@@ -14,7 +14,7 @@ _personality = ctypes.CDLL(None, use_errno=True).personality
 _personality.argtypes = [ctypes.c_ulong]
 
 
-def be_the_same() -> None:
+def switch_off_randomisation() -> None:
     """Switches off ASLR (random addresses of code and data) for all programs that this process starts from now on.
 
     Has no effect if a container forbids that.

@@ -150,7 +150,7 @@ def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable
         if cores is not None:
             os.sched_setaffinity(0, cores)
         if same_addresses:
-            addresses.be_the_same()
+            addresses.switch_off_randomisation()
 
     return before_exec
 

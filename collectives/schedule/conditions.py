@@ -95,7 +95,7 @@ class Collective:
             return buffer == OUT and rank == root
         return buffer == IN and self.has(IN, rank, root)
 
-    def asks_of(self, rank: int, size: int) -> bool:
+    def uses_input_of(self, rank: int, size: int) -> bool:
         """Whether any rank's result depends on the input of `rank`. In an exscan, none depends on the last rank's."""
         return self.name != "exscan" or rank + 1 < size
 

@@ -93,7 +93,7 @@ class Memory:
             given = buffer < SCRATCH and contract.initial(buffer, schedule.rank, schedule.root)
             leaves = [values.leaf(schedule.rank, b) if given else 0 for b in range(blocks)]
             self.values.append(leaves)
-            self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
+            self.unread.append(bytearray([given and contract.uses_input_of(schedule.rank, schedule.size)]) * blocks)
 
     def copy(self, in_place: bool) -> Memory:
         """Returns a copy of one rank's simulated buffers, with the marks of which blocks have yet to be read.
