@@ -42,8 +42,7 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def circulant(rank: int, size: int) -> Schedule:
-    """Allreduce on a circulant graph, where the distance to the peer halves in each round: reduce-scatter, then
-    allgather.
+    """Allreduce: reduce-scatter, then allgather, on a circulant graph: the distance to the peer halves in each round.
 
     For a group of any size p and n bytes of data: 2 ceil(log2 p) rounds; a rank sends 2n(p-1)/p bytes. If a message
     costs alpha, a byte beta and a reduced byte gamma, the time is 2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p

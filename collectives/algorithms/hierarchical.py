@@ -52,8 +52,7 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """The operands of a reduction over this host, in rank order: this rank's data `own`, and the others' messages.
-        """
+        """The operands of a reduction over this host, in rank order: this rank's data `own` and messages of the others."""
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- data in equal parts: on each host, one rank owns a part
@@ -357,8 +356,7 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
 @algorithm("allgather", name="hierarchical_circulant", hosts=True, uneven=True)
 def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """Allgather: a leader per host collects its host's blocks, joins the allgather of module `circulant`, distributes
-    all.
+    """Allgather: a leader per host collects its host's blocks, joins module `circulant`'s allgather, distributes all.
 
     For h hosts of any size and n bytes gathered in all: ceil(log2 h) + 2 rounds; a host sends n(h-1)/h bytes, a rank
     sends its block to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) alpha + n(h-1)/h

@@ -84,8 +84,7 @@ class Watch:
 
 
 def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float]:
-    """Reads from the kernel how many seconds `cores` were busy, and how many seconds the hypervisor took from them
-    (steal).
+    """Reads from the kernel how many seconds `cores` were busy, and how many the hypervisor took from them (steal).
 
     Both are sums over the cores, counted from the start of the machine. They are 0 if the file `stat` cannot be read.
     """

@@ -126,8 +126,7 @@ class Engines:
         )
 
     def explain(self, collective: str, nbytes: int) -> str:
-        """Returns a text that says which engine of another package runs a collective, for arrays in host and in CUDA
-        memory.
+        """Returns a text that says which engine of another package runs a collective, for host and for CUDA memory.
 
         The text is empty if no engine of another package runs it.
         """

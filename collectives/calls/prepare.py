@@ -218,8 +218,7 @@ class Preparer:
         return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
 
     def at_a_time(self, shape: Shape) -> int:
-        """The number of elements in a section of the array of an allreduce; 0 if the array is not divided into
-        sections.
+        """The number of elements in a section of an allreduce's array; 0 if the array is not divided into sections.
 
         All steps of the algorithm run on one section before the next. An allreduce over TCP on one machine is divided
         into sections. So reduced data is still in the processor's caches when it is sent. Sections are possible because

@@ -104,8 +104,7 @@ class Child:
 
     @property
     def loss(self) -> losses.Loss | None:
-        """When this rank first lost a peer, and by which error, from a file that the rank wrote; None if it lost none.
-        """
+        """When this rank first lost a peer, and by which error, read from a file of the rank; None if it lost none."""
         return losses.read(self.process.environment.get(losses.VARIABLE, ""))
 
     def reap(self) -> None:

@@ -19,8 +19,7 @@ from collectives.commands.checks import Problem, Section
 
 
 class Framework(NamedTuple):
-    """A machine learning framework: its Python module, the packages that may contain it, the oldest supported version.
-    """
+    """A machine learning framework: its Python module, packages that may contain it, the oldest supported version."""
 
     module: str
     distributions: tuple[str, ...]

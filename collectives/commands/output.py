@@ -31,8 +31,7 @@ _COLOURS: Final = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue
 
 
 def colourful(fd: int) -> bool:
-    """Whether to write colours to `fd`: yes if it is a terminal, and the user has not disabled colours (no-color.org).
-    """
+    """Whether to write colours to `fd`: yes if it is a terminal, and the user has not disabled them (no-color.org)."""
     return os.isatty(fd) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -172,8 +171,7 @@ class Stream:
 
     @property
     def due(self) -> float | None:
-        """When `tick` will show an unfinished line, in seconds on the monotonic clock; None if there is no such line.
-        """
+        """When `tick` will show an unfinished line, in seconds on the monotonic clock; None if there is none."""
         if not self.sink.terminal or not self._held or self.sink.unfinished is not None:
             return None
         if self.sink.live not in (None, self) or self.sink.full:

@@ -345,8 +345,7 @@ class _Closing:
             release(self.store, membership, _RELEASE)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Returns the error to raise when this rank failed to connect to others with `error`: any rank's first error.
-        """
+        """Returns the error to raise when this rank failed to connect with `error`: the first error of any rank."""
         if self.store is None or self.membership is None:
             return error
         cause = first_cause(self.store, self.membership, error, _REPORT)

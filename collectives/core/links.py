@@ -79,8 +79,7 @@ class Member:
 
     @staticmethod
     def from_json(value: Any) -> Member:
-        """Decodes a rank's host and addresses from `value`, which `to_json` made. Raises ValueError for invalid data.
-        """
+        """Decodes a rank's host and addresses from `value`, made by `to_json`. Raises ValueError for invalid data."""
         match value:
             case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
                 found = {}

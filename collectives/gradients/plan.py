@@ -40,9 +40,7 @@ class Entry(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether the gradient's shape is known before the training step; for a sparse one, except for its number of
-        rows.
-        """
+        """Whether the gradient's shape (without the number of rows, if it is sparse) is known before the training step."""
         return UNKNOWN not in self.shape[self.kind == "sparse" :]
 
     def __str__(self) -> str:
@@ -76,14 +74,12 @@ class Plan:
 
     @cached_property
     def wires(self) -> tuple[Wire | None, ...]:
-        """For each gradient of the plan, how it is sent: dtype, op, and factors; None for gradients that are not sent.
-        """
+        """For each gradient of the plan, how it is sent: dtype, op, and factors; None for those that are not sent."""
         return _wires(self.rules, self.entries, self.size)
 
     @cached_property
     def digest(self) -> tuple[int, int]:
-        """A 128-bit hash of the plan, as two signed 64-bit integers; ranks compare it to see whether plans are equal.
-        """
+        """A 128-bit hash of the plan, as two signed 64-bit integers; ranks compare it to see whether plans differ."""
         # Without bucket_bytes: only its effect has to be the same on every rank, and `buckets` shows that.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
         reported = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))

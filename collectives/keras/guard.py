@@ -114,8 +114,7 @@ def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwar
 
 
 class Mark(NamedTuple):
-    """How many times gradients were exchanged (`calls`), and weights updated (`updates`), up to a moment of training.
-    """
+    """How often gradients were exchanged (`calls`), and weights updated (`updates`), up to a moment of training."""
 
     calls: int
     updates: int
@@ -224,8 +223,7 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """If ranks had made different numbers of steps at `error`, raises a DesyncError that says where each rank was.
-        """
+        """If ranks had made different numbers of steps at `error`, raises a DesyncError that says where each was."""
         aside, self._aside = self._aside, None
         if aside is None:
             return

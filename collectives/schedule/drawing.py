@@ -61,8 +61,8 @@ class _Look:
     short: bool
     layout: Layout | None
 
-    def between_hosts(self, giver: int, taker: int) -> bool:
-        return self.layout is not None and self.layout.hosts[giver] != self.layout.hosts[taker]
+    def between_hosts(self, sender: int, receiver: int) -> bool:
+        return self.layout is not None and self.layout.hosts[sender] != self.layout.hosts[receiver]
 
 
 def draw(
@@ -104,10 +104,10 @@ def draw(
         _place(row, bottom, places)
     for number, place in places.items():
         _step(axes, group, number, place, look)
-        for giver in group.givers[number]:
-            colour = _colour(group.schedules[group.rank_of[giver]], group.sent(giver))
-            far = look.between_hosts(group.rank_of[giver], group.rank_of[number])
-            _arrow(axes, colour, places[giver], place, 1.9 if far else 1.0)
+        for send in group.sends[number]:
+            colour = _colour(group.schedules[group.rank_of[send]], group.sent(send))
+            far = look.between_hosts(group.rank_of[send], group.rank_of[number])
+            _arrow(axes, colour, places[send], place, 1.9 if far else 1.0)
     _legend(axes, look)
     figure.savefig(file, dpi=130)
 
@@ -120,9 +120,9 @@ def _rows(group: Group, rounds: Sequence[int]) -> list[_Row]:
         steps[rounds[number]][rank].append(number)
     rows = []
     for ranks in steps:
-        leaving = tuple(tuple(n for n in numbers if group.takers[n]) for numbers in ranks)
-        others = [[n for n in numbers if not group.takers[n]] for numbers in ranks]
-        arriving = tuple(tuple(sorted(numbers, key=lambda n: not group.givers[n])) for numbers in others)
+        leaving = tuple(tuple(n for n in numbers if group.receives[n]) for numbers in ranks)
+        others = [[n for n in numbers if not group.receives[n]] for numbers in ranks]
+        arriving = tuple(tuple(sorted(numbers, key=lambda n: not group.sends[n])) for numbers in others)
         rows.append(_Row(leaving, arriving))
     return rows
 

@@ -179,8 +179,8 @@ class Builder:
         self._pooled = True
 
     def flat(self, published: Chunk, read: Chunk) -> None:
-        """Declares that the schedule is one round: this rank needs the part `read` of the blocks `published` of every
-        sender.
+        """Declares that the schedule is one round: this rank needs the part `read` of every sender's `published`
+        blocks.
 
         `published` names the same blocks on every rank, so `read` is at the same position on each sender. Ranks that
         share memory then need no messages: a sender writes its blocks to shared memory, and the others read them there.

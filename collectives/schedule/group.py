@@ -19,13 +19,13 @@ _LOCAL = -2
 class Group:
     """The schedules (lists of steps) of all ranks of a group, with each send matched to the steps that receive it.
 
-    Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. `rank_of`, `steps`, `behind`,
-    `takers` and `givers` have one entry for each step n:
+    Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. `rank_of`, `steps`,
+    `previous`, `receives` and `sends` have one entry for each step n:
 
-    - `behind[n]`: the steps of its rank just before n in its queues. There is a queue for each peer and direction, one
-      for sends to several peers, and one for local steps.
-    - `takers[n]`: the steps that receive the message of send n
-    - `givers[n]`: the sends whose messages step n receives, in the order in which the step lists its peers
+    - `previous[n]`: the steps of its rank just before n in its queues. There is a queue for each peer and direction,
+      one for sends to several peers, and one for local steps.
+    - `receives[n]`: the steps that receive the message of send n
+    - `sends[n]`: the sends whose messages step n receives, in the order in which the step lists its peers
 
     Raises VerificationError if a send or receive has no match.
     """
@@ -35,18 +35,16 @@ class Group:
         self.start: list[int] = []
         self.rank_of: list[int] = []
         self.steps: list[Step] = []
-        self.behind: list[list[int]] = []
+        self.previous: list[list[int]] = []
         self._sources: list[tuple[int, ...]] = []  # the ranks whose messages a step receives
         for schedule in self.schedules:
             self._add(schedule)
-        self.takers: list[list[int]] = [[] for _ in self.steps]
-        self.givers: list[list[int]] = [[] for _ in self.steps]
+        self.receives: list[list[int]] = [[] for _ in self.steps]
+        self.sends: list[list[int]] = [[] for _ in self.steps]
         self._match()
 
     def sent(self, number: int) -> Chunk:
-        """Returns the data that step `number`, which has to be a send, sends, as a chunk: consecutive blocks of a
-        buffer.
-        """
+        """Returns the data that step `number`, a send, sends, as a chunk: consecutive blocks of a buffer."""
         step = self.steps[number]
         assert isinstance(step, Send)
         return step.chunk
@@ -69,7 +67,7 @@ class Group:
                 sources = peers_of(step)
                 queues = [2 * peer + 1 for peer in sources] or [_LOCAL]
             self._sources.append(sources)
-            self.behind.append([last[q] for q in queues if q in last])
+            self.previous.append([last[q] for q in queues if q in last])
             for queue in queues:
                 last[queue] = number
         self.steps += schedule.steps
@@ -90,8 +88,8 @@ class Group:
                 if number == len(messages):
                     self.fail(n, f"receives more than the {len(messages)} messages that rank {peer} sends to it")
                 taken[peer, rank] = number + 1
-                self.takers[messages[number]].append(n)
-                self.givers[n].append(messages[number])
+                self.receives[messages[number]].append(n)
+                self.sends[n].append(messages[number])
         for (rank, peer), messages in sent.items():
             number = taken.get((rank, peer), 0)
             if number < len(messages):

@@ -50,9 +50,7 @@ class Layout:
 
     @staticmethod
     def of(hosts: Iterable[Hashable]) -> Layout:
-        """Returns which ranks share a host, from one value for each rank, in rank order: equal values mean the same
-        host.
-        """
+        """Returns which ranks share a host, from one value for each rank, in rank order: those with equal values."""
         numbers: dict[Hashable, int] = {}
         return Layout(tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
 

@@ -38,15 +38,15 @@ class Play:
         # the end.
         self._after: list[list[int]] = [[] for _ in group.steps]
         for n in reversed(range(len(group.steps))):
-            for before in reversed(group.behind[n]):
+            for before in reversed(group.previous[n]):
                 self._after[before].append(n)
             for before in reversed(self.waits[n]):
                 self._after[before].append(n)
-        self._takers = [takers[::-1] if len(takers) > 1 else takers for takers in group.takers]
+        self._receives = [receives[::-1] if len(receives) > 1 else receives for receives in group.receives]
         self._order: list[int] | None = None  # the order of `events` without `random`, once it is complete
         # The initial state: how many conditions each step waits for, and the steps that can run.
-        conditions = zip(self.waits, group.behind, group.givers, strict=True)
-        self._missing = [1 + len(waits) + len(behind) + len(givers) for waits, behind, givers in conditions]
+        conditions = zip(self.waits, group.previous, group.sends, strict=True)
+        self._missing = [1 + len(waits) + len(previous) + len(sends) for waits, previous, sends in conditions]
         self._possible: list[int] = []
         self._happened(range(len(group.steps) - 1, -1, -1), self._missing, self._possible)
 
@@ -55,15 +55,15 @@ class Play:
 
         `missing[n]` is the number of conditions that step n still waits for.
         """
-        takers = self._takers
+        receives = self._receives
         for n in waiting:
             missing[n] -= 1
             if missing[n] == 0:
-                if takers[n]:
-                    for taker in takers[n]:  # the send is reached: its receivers can see the message
-                        missing[taker] -= 1
-                        if missing[taker] == 0:
-                            possible.append(taker)
+                if receives[n]:
+                    for receive in receives[n]:  # the send is reached: its receivers can see the message
+                        missing[receive] -= 1
+                        if missing[receive] == 0:
+                            possible.append(receive)
                 else:
                     possible.append(n)
 
@@ -77,9 +77,9 @@ class Play:
         if random is None and self._order is not None:
             yield from self._order
             return
-        after, givers, happened = self._after, self.group.givers, self._happened
+        after, sends, happened = self._after, self.group.sends, self._happened
         missing, possible = self._missing.copy(), self._possible.copy()
-        untaken = list(map(len, self._takers))  # how many peers have not received a send yet; -1 for a complete step
+        untaken = list(map(len, self._receives))  # how many peers have not received a send yet; -1 for a complete step
         order: list[int] = []
         while possible:
             if random is not None:
@@ -89,11 +89,11 @@ class Play:
             yield n
             order.append(n)
             untaken[n] = -1
-            for giver in givers[n]:
-                untaken[giver] -= 1
-                if untaken[giver] == 0:
-                    untaken[giver] = -1
-                    happened(after[giver], missing, possible)
+            for send in sends[n]:
+                untaken[send] -= 1
+                if untaken[send] == 0:
+                    untaken[send] = -1
+                    happened(after[send], missing, possible)
             happened(after[n], missing, possible)
         if max(untaken, default=-1) >= 0:
             self._report_deadlock([state < 0 for state in untaken])
@@ -107,19 +107,19 @@ class Play:
         reads from, and those that its receiver has to wait for. Local steps add no round. Waiting for an earlier
         message to or from the same peer adds no round either.
         """
-        waits, behind = self.waits, self.group.behind
+        waits, previous = self.waits, self.group.previous
         result = [0] * len(waits)
         for n in self.events():
-            givers = self.group.givers[n]
+            sends = self.group.sends[n]
             data = queue = 0
-            for end in (*givers, n):
+            for end in (*sends, n):
                 for before in waits[end]:
                     data = max(data, result[before])
-                for before in behind[end]:
+                for before in previous[end]:
                     queue = max(queue, result[before])
-            result[n] = max(data + 1 if givers else data, queue)
-            for giver in givers:
-                result[giver] = max(result[giver], result[n])
+            result[n] = max(data + 1 if sends else data, queue)
+            for send in sends:
+                result[send] = max(result[send], result[n])
         return result
 
     def _report_deadlock(self, complete: list[bool]) -> NoReturn:
@@ -127,14 +127,14 @@ class Play:
         group = self.group
 
         def before(n: int) -> list[int]:
-            return [b for b in (*self.waits[n], *group.behind[n]) if not complete[b]]
+            return [b for b in (*self.waits[n], *group.previous[n]) if not complete[b]]
 
         def waits_for(n: int) -> int:
             if before(n):
                 return before(n)[0]
-            if group.takers[n]:
-                return next(taker for taker in group.takers[n] if not complete[taker])
-            return next(giver for giver in group.givers[n] if before(giver))
+            if group.receives[n]:
+                return next(receive for receive in group.receives[n] if not complete[receive])
+            return next(send for send in group.sends[n] if before(send))
 
         def name(n: int) -> str:
             return f"  rank {group.rank_of[n]} step {n - group.start[group.rank_of[n]]} ({step_text(group.steps[n])})"

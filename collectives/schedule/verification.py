@@ -234,19 +234,19 @@ def _play(group: Group, values: Values, start: Sequence[Memory], in_place: bool,
 
 
 def _check_sizes(group: Group, extents: Sequence[Extents]) -> None:
-    for n, givers in enumerate(group.givers):
-        if not givers:
+    for n, sends in enumerate(group.sends):
+        if not sends:
             continue
         step = group.steps[n]
         assert isinstance(step, (Recv, Reduce))
         chunk = step.chunk if isinstance(step, Recv) else step.dst
         expected = extents[group.rank_of[n]][chunk]
-        for giver in givers:
-            sent, sender = group.sent(giver), group.rank_of[giver]
+        for send in sends:
+            sent, sender = group.sent(send), group.rank_of[send]
             if extents[sender][sent] != expected:
                 group.fail(
                     n,
-                    f"expects {chunk_text(chunk)} from rank {sender}, whose step {giver - group.start[sender]} sends "
+                    f"expects {chunk_text(chunk)} from rank {sender}, whose step {send - group.start[sender]} sends "
                     f"{chunk_text(sent)}: they differ in size",
                 )
 
@@ -260,14 +260,14 @@ def _check_flat(group: Group) -> None:
     if len(published) > 1:
         problem = "the exchange is flat on some ranks only, or they publish different chunks"
         raise VerificationError(problem, first.collective, first.algorithm, first.size, first.root)
-    for n, givers in enumerate(group.givers):
-        for giver in givers:
-            send, receiver = group.steps[giver], group.schedules[group.rank_of[n]]
-            assert isinstance(send, Send) and receiver.flat is not None
-            if send.chunk != receiver.flat[1]:
+    for n, sends in enumerate(group.sends):
+        for send in sends:
+            given, receiver = group.steps[send], group.schedules[group.rank_of[n]]
+            assert isinstance(given, Send) and receiver.flat is not None
+            if given.chunk != receiver.flat[1]:
                 group.fail(
                     n,
-                    f"is sent {chunk_text(send.chunk)} by rank {group.rank_of[giver]}, but would read "
+                    f"is sent {chunk_text(given.chunk)} by rank {group.rank_of[send]}, but would read "
                     f"{chunk_text(receiver.flat[1])} of a flat exchange",
                 )
 
@@ -305,13 +305,13 @@ def _run(play: Play, values: Values, memories: Sequence[Memory], random: Random 
     for n in play.events(random):
         step = group.steps[n]
         if isinstance(step, Recv):
-            giver = group.givers[n][0]
-            write(n, step.chunk, read(giver, group.sent(giver)))
+            send = group.sends[n][0]
+            write(n, step.chunk, read(send, group.sent(send)))
         elif isinstance(step, Copy):
             if not memories[group.rank_of[n]].same(step.dst, step.src):
                 write(n, step.dst, read(n, step.src))
         elif isinstance(step, Reduce):
-            arrived = iter([read(giver, group.sent(giver)) for giver in group.givers[n]])
+            arrived = iter([read(send, group.sent(send)) for send in group.sends[n]])
             operands = [read(n, o) if isinstance(o, Chunk) else next(arrived) for o in step.operands]
             new: list[int] = []
             for block in zip(*operands, strict=True):

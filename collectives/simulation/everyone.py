@@ -27,8 +27,7 @@ class Played(NamedTuple):
 
 
 class MismatchError(ValueError):
-    """Raised if the simulated ranks cannot complete: a send has no receive, a receive has no send, or steps deadlock.
-    """
+    """Raised if simulated ranks cannot complete: a send has no receive, a receive has no send, or steps deadlock."""
 
 
 class Everyone:

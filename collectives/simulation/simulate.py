@@ -69,8 +69,7 @@ class Prediction:
 
     @property
     def busbw(self) -> float:
-        """Bus bandwidth in bytes per second, as nccl-tests defines it: comparable between collectives and group sizes.
-        """
+        """Bus bandwidth in bytes per second, as in nccl-tests: comparable between collectives and sizes of groups."""
         others = (self.ranks - 1) / self.ranks
         once = dict.fromkeys(("broadcast", "reduce", "scan", "exscan"), 1.0)
         factor = {"allreduce": 2 * others, "barrier": 0.0, **once}.get(self.collective, others)

@@ -18,8 +18,7 @@ Gradient: TypeAlias = "Callable[[Any], Any]"  # from the gradient of the result 
 
 
 def check(tensors: Sequence[Any]) -> None:
-    """Raises RuntimeError if one of `tensors` is a leaf that requires a gradient, because autograd forbids to overwrite
-    it.
+    """Raises RuntimeError if one of `tensors` is a leaf that requires a gradient: autograd forbids to overwrite it.
 
     Does nothing under torch.no_grad().
     """

@@ -38,8 +38,7 @@ class Options:
 
 
 class Place(NamedTuple):
-    """What the ranks of a process group need to form communicators: torch's store, a timeout in seconds, and options.
-    """
+    """What the ranks of a process group need to form communicators: torch's store, timeout in seconds, options."""
 
     store: Any
     timeout: float

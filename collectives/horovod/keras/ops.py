@@ -43,8 +43,7 @@ def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """Returns the values of all ranks, joined along the first axis in rank order. Only this axis may differ in length.
-    """
+    """Returns all ranks' values, joined along the first axis in rank order. Only this axis may differ in length."""
     comm = global_process_set.group()
     return keras.ops.convert_to_tensor(comm.allgatherv(_array(_tensor(value, "allgather"))))
 

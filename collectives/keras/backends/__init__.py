@@ -45,16 +45,14 @@ class Accumulate(Protocol):
 
 
 class Backend(Protocol):
-    """The functions that this package needs for each backend of Keras; TensorFlow, PyTorch and JAX have a module each.
-    """
+    """The functions that this package needs for each backend of Keras; each backend has a module with them."""
 
     NOT_COMPILED: str  # error text if models with a compiled step (jit_compile) are unsupported; "" if supported
 
     def exchange(self, comm: Communicator, options: Options) -> Exchange: ...
 
     def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
-        """Returns a context manager in which errors of `found`, the function that exchanges gradients, have their own
-        types.
+        """Returns a context manager in which errors of `found`, the exchange of gradients, have their own types.
 
         Without it, a framework may raise an error of its own type instead if the training step is compiled.
         """
@@ -66,8 +64,7 @@ class Backend(Protocol):
         """
 
     def allreduce(self, tensor: Any, comm: Communicator) -> Any:
-        """Returns the sum of `tensor` over all ranks. In backpropagation, its gradients are summed over all ranks too.
-        """
+        """Returns the sum of `tensor` over all ranks. In backpropagation, gradients are summed over all ranks too."""
 
     def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
         """Returns a context manager: operations traced in it run only after the exchange of gradients has begun.
