@@ -52,7 +52,7 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """The operands of a reduction over this host, in rank order: this rank's data `own` and messages of the others."""
+        """The operands of a reduction over this host, in rank order: this rank's data `own` and others' messages."""
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- data in equal parts: on each host, one rank owns a part

@@ -49,7 +49,7 @@ _GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks th
 
 
 class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repeating):
-    """A group of ranks that communicate. `collectives.init` makes one, `split` and `dup` make more from it.
+    """A group of ranks that communicate. Made by `collectives.init`, and by `split` and `dup` from another one.
 
     Close a communicator at the end, or use it in a `with` statement. Every rank of the group makes the same calls in
     the same order.

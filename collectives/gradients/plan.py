@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether the gradient's shape (without the number of rows, if it is sparse) is known before the training step."""
+        """Whether the gradient's shape (if sparse, without its number of rows) is known before the training step."""
         return UNKNOWN not in self.shape[self.kind == "sparse" :]
 
     def __str__(self) -> str:
