@@ -145,7 +145,7 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
-    """Allreduce: each rank of a host handles a part of the data, by module `circulant` with ranks of other hosts.
+    """Allreduce: each rank of a host handles a part of the data, and reduces it with one rank of every other host.
 
     For h hosts of any size, the largest with l ranks, and n bytes of data: 2 ceil(log2 h) + 2 rounds; a host sends
     2n(h-1)/h bytes, of which a rank sends 2n(h-1)/(hl) bytes. If a message costs alpha and a byte beta, the time is 2
@@ -356,7 +356,7 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
 @algorithm("allgather", name="hierarchical_circulant", hosts=True, uneven=True)
 def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """Allgather: a leader per host collects its host's blocks, joins module `circulant`'s allgather, distributes all.
+    """Allgather: one leader per host collects its host's blocks; leaders exchange them, and distribute all blocks.
 
     For h hosts of any size and n bytes gathered in all: ceil(log2 h) + 2 rounds; a host sends n(h-1)/h bytes, a rank
     sends its block to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) alpha + n(h-1)/h

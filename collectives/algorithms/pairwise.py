@@ -12,7 +12,7 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("alltoall", uneven=True)
 def pairwise(rank: int, size: int) -> Schedule:
-    """Alltoall: in turn t, any two ranks whose sum is t modulo p, the number of ranks, exchange their blocks.
+    """Alltoall: in turn t, any two ranks whose sum is t modulo p, the number of ranks, send each other a block.
 
     For a group of any size p and n bytes of data: 1 round, listed as p turns; a rank sends n(p-1)/p bytes. If a message
     costs alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta. Turns are only the order in which the schedule

@@ -184,9 +184,9 @@ class Preparer:
     ) -> _engine.Operation:
         """The C++ engine's operation for one message of a collective whose `op` is a Python function.
 
-        `code`: a hash of the algorithm and the function's properties, by which ranks notice that they make different
-        calls. `kind`: SEND or RECV. `peers`: the receivers, or the sender. `count`: in elements. `first`: whether this
-        is the rank's first message of the collective.
+        `code`: a hash of the algorithm and the function's properties, by which ranks notice that these differ. `kind`:
+        SEND or RECV. `peers`: the receivers, or the sender. `count`: in elements. `first`: whether this is the rank's
+        first message of the collective.
         """
         step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))

@@ -210,7 +210,7 @@ class Runner:
         return self.gate.block is not None and self.gate.block == threading.get_ident()
 
     def plan(self, owner: object, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
-        """Prepares a call by `build` once; returns a `Plan` that runs it any number of times.
+        """Prepares a call once, by `build(x, out, timeout, *args)`; returns a `Plan` that runs it any number of times.
 
         The plan keeps the object `owner` alive.
         """

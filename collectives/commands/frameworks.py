@@ -19,7 +19,11 @@ from collectives.commands.checks import Problem, Section
 
 
 class Framework(NamedTuple):
-    """A machine learning framework: its Python module, packages that may contain it, the oldest supported version."""
+    """A machine learning framework that the report of `collectives doctor` looks for.
+
+    `module`: its Python module. `distributions`: the packages that may contain it. `oldest`: the oldest supported
+    version.
+    """
 
     module: str
     distributions: tuple[str, ...]

@@ -264,7 +264,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def attached(self) -> Communicator:
         """Returns a communicator of the same ranks, like `dup`, which is closed together with this one.
 
-        It is for code that serves this communicator, such as gradient hooks.
+        It is for code that works for the user of this communicator, such as gradient hooks.
         """
         child = self.dup()
         self._attached.append(weakref.finalize(self, child.close))

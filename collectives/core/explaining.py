@@ -24,10 +24,11 @@ from collectives.schedule.table import ANY_SIZE, Row
 def explain(
     prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype, on_devices: Sequence[str] = ()
 ) -> str:
-    """Returns a text about a collective on `nbytes` bytes: its algorithm and engine, why they are chosen, its steps.
+    """Returns a text about a collective on `nbytes` bytes: the algorithm and engine that it uses, and why.
 
-    `linked`: the group of ranks. `on_devices`: lines to insert about arrays on devices. Raises ValueError for a
-    negative size and for an unknown collective; the error then lists the known collectives.
+    The text also lists this rank's steps. `linked`: the group of ranks. `on_devices`: lines to insert about arrays on
+    devices. Raises ValueError for a negative size and for an unknown collective; the error then lists the known
+    collectives.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")

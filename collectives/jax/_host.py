@@ -42,7 +42,7 @@ _lock: Final = threading.Lock()
 
 
 def number_of(call: Call) -> int:
-    """Returns a number for `call`, which compiled functions contain and pass to `run_views`."""
+    """Returns the number by which compiled functions refer to `call`, a collective, when they call `run_views`."""
     with _lock:
         number = _numbers.setdefault(call, len(_calls))
         if number == len(_calls):

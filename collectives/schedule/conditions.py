@@ -34,20 +34,20 @@ from collectives.schedule.form import IN, OUT
 
 
 class Leaf(NamedTuple):
-    """Describes an output block that is a copy: of block `block` of the input of rank `rank`."""
+    """Describes an output block that is a copy of block `block` of the input of rank `rank`."""
 
     rank: int
     block: int
 
 
 class Total(NamedTuple):
-    """Describes an output block that is a reduction: of block `block` of every rank's input."""
+    """Describes an output block that is the reduction of block `block` of all ranks' inputs."""
 
     block: int
 
 
 class Prefix(NamedTuple):
-    """Describes an output block of a scan: the reduction of input block `block` of ranks 0 to `ranks` - 1."""
+    """Describes an output block of a scan that is the reduction of input block `block` of ranks 0 to `ranks` - 1."""
 
     block: int
     ranks: int

@@ -37,7 +37,7 @@ _Access: TypeAlias = "tuple[int, int]"  # step, and the first block of its chunk
 
 
 def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
-    """For each step of `schedule` (one rank's steps), the earlier steps that it has to wait for to use the same data.
+    """For each step of `schedule` (one rank's steps), the earlier steps that must come first: they use the same data.
 
     They are in the order of steps. `in_place`: the input and output buffers are the same memory. Raises ValueError if
     they cannot be the same.

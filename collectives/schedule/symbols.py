@@ -15,7 +15,7 @@ from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Schedule
 class Values:
     """Numbers the symbolic expressions that ranks compute, such as a reduction of blocks of several ranks.
 
-    The number is called the value of the expression. Equal expressions have the same value, 0 means none.
+    The number is called the value of the expression. Equal expressions have the same value; 0 stands for no expression.
     """
 
     def __init__(self, name: str, in_order: bool) -> None:

@@ -38,7 +38,10 @@ class Options:
 
 
 class Place(NamedTuple):
-    """What the ranks of a process group need to form communicators: torch's store, timeout in seconds, options."""
+    """What the ranks of a process group need to form communicators of these ranks, or of two of them.
+
+    `store`: torch's store. `timeout`: in seconds. `options`: arguments of `collectives.init`.
+    """
 
     store: Any
     timeout: float
