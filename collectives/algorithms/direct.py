@@ -76,8 +76,8 @@ def two_shot(rank: int, size: int) -> Schedule:
 def star(rank: int, size: int) -> Schedule:
     """Allreduce: all ranks send to rank 0, which reduces the data and sends back the result. Kept for comparisons.
 
-    For a group of any size p and n bytes of data: 2 rounds; rank 0 sends n(p-1) bytes, every other rank n bytes. If a message
-    costs alpha, a byte beta and a reduced byte gamma, the time is 2 alpha + 2n(p-1) beta + n(p-1) gamma.
+    For a group of any size p and n bytes of data: 2 rounds; rank 0 sends n(p-1) bytes, every other rank n bytes. If a
+    message costs alpha, a byte beta and a reduced byte gamma, the time is 2 alpha + 2n(p-1) beta + n(p-1) gamma.
     """
     b = Builder("allreduce", "star", rank, size, grid=(1, 1))
     if rank == 0:

@@ -45,9 +45,9 @@ class Cost:
     """The cost of one collective in a group; each number is that of the rank for which it is largest.
 
     - `rounds`: the number of messages in the longest chain in which each depends on the one before
-    - `steps`: sends, receives, reductions and copies of a rank
+    - `steps`: the number of sends, receives, reductions and copies of a rank
     - `messages`, `blocks`: how many a rank sends; a send to several peers counts once for each peer
-    - `scratch`: blocks of temporary memory
+    - `scratch`: the number of blocks of temporary memory
     """
 
     rounds: int

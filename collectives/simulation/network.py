@@ -139,8 +139,8 @@ class Takes:
 class Network:
     """The simulated hardware that ranks use: cores, memory, network cards, and links between switches.
 
-    Only `ranks` ranks are simulated. A later rank counts as the simulated rank that has the same place in its part of
-    the topology.
+    Only the first `ranks` ranks are simulated. The hosts and switches of later ranks repeat those of the first. So a
+    later rank is treated as the simulated rank that has the same place in them.
     """
 
     def __init__(self, topology: Topology, costs: Costs, ranks: int) -> None:
