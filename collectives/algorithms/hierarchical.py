@@ -308,7 +308,7 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """Broadcast: data goes down a binomial tree of leaders, one rank of each host, which send it to their host's ranks.
+    """Broadcast: data goes down a binomial tree of leaders, one rank of each host; each sends it to its host's ranks.
 
     The root is the leader of its host.
 

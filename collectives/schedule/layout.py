@@ -50,7 +50,10 @@ class Layout:
 
     @staticmethod
     def of(hosts: Iterable[Hashable]) -> Layout:
-        """Returns which ranks share a host, from one value for each rank, in rank order: those with equal values."""
+        """Returns the layout in which ranks with equal values in `hosts` share a host.
+
+        `hosts` has one value for each rank, in rank order.
+        """
         numbers: dict[Hashable, int] = {}
         return Layout(tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
 

@@ -102,7 +102,7 @@ def test_all_ranks_of_a_small_group_are_shown_with_their_cost() -> None:
     assert printed.startswith("allreduce of 3 MiB (786432 float32), 3 ranks, over shm\n")
     assert "algorithm  ring: asked for" in printed
     assert "cost       4 rounds; a rank sends at most 4 messages, 4 MiB\n" in printed
-    assert "Each block goes around the ring twice" in printed  # the algorithm's own words
+    assert "each block goes around the ring of ranks twice" in printed  # the algorithm's own words
     assert "allreduce ring, 3 ranks: 4 rounds" in printed
     assert "send IN[2] >0" in printed
 
