@@ -96,7 +96,7 @@ def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
 
     For a group of any size p and n bytes gathered in all: ceil(log2 p) rounds; a rank sends at most n/2 bytes. If a
     message costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the
-    last rank and rank 0, its blocks reach the root in two messages instead.
+    last rank and rank 0, the subtree's blocks reach the root in two messages instead.
     """
     b = Builder("gather", "binomial", rank, size, grid=(1, size), root=root)
     place = node(rank, size, root)
@@ -123,7 +123,7 @@ def binomial_scatter(rank: int, size: int, root: int = 0) -> Schedule:
 
     For a group of any size p and n bytes of data: ceil(log2 p) rounds; the root sends n(p-1)/p bytes. If a message
     costs alpha and a byte beta, the time is ceil(log2 p) alpha + n(p-1)/p beta. If a subtree contains both the last
-    rank and rank 0, its blocks leave the root in two messages.
+    rank and rank 0, the subtree's blocks leave the root in two messages.
     """
     b = Builder("scatter", "binomial", rank, size, grid=(size, 1), root=root)
     place = node(rank, size, root)

@@ -28,10 +28,10 @@ class Fold:
     partner: int | None
 
     def peer(self, distance: int) -> int:
-        """The rank with which this rank exchanges data in the round of the bit `distance`, a power of two.
+        """Returns the rank with which this rank exchanges data in one round of the algorithm.
 
-        Ranks that run the algorithm have consecutive numbers from 0. The peer's number differs from this rank's in the
-        bit `distance` only.
+        Ranks that run the algorithm have consecutive numbers from 0. The peer's number differs from this rank's only in
+        the bit `distance`, a power of two.
         """
         number = self._number ^ distance
         return 2 * number if 2 * number < self.paired else number + self.paired // 2

@@ -12,7 +12,7 @@ from collectives.schedule.form import Builder, Chunk, Operand, Schedule
 
 @algorithm("reduce", in_place=True, uneven=True, in_order=True)
 def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
-    """Reduce on a binomial tree to rank 0, whose subtrees have consecutive ranks; rank 0 sends the result to the root.
+    """Reduce on a binomial tree with root 0, where subtrees have consecutive ranks; rank 0 sends the result to `root`.
 
     For a group of any size p and n bytes of data: ceil(log2 p) rounds, and 1 more unless the root is rank 0; a rank
     sends n bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n
@@ -37,7 +37,7 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce_scatter", uneven=True, in_order=True)
 def pairwise(rank: int, size: int) -> Schedule:
-    """Reduce-scatter: in turn d a rank sends a block to rank + d and gets one from rank - d; at the end it reduces all.
+    """Reduce-scatter: in turn d a rank sends a block to rank + d and gets one from rank - d. It reduces all at the end.
 
     For a group of any size p and n bytes of data: 1 round, listed as p-1 turns; a rank sends n(p-1)/p bytes. If a
     message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma). Ranks

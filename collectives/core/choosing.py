@@ -143,7 +143,7 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """Reads the tables that choose algorithms, as measured earlier on `machine`, for the group and for smaller groups.
+    """Reads tables that choose algorithms and were measured on `machine` before, for a group and for smaller groups.
 
     `situation` describes the group. If a file is damaged, warns and returns an empty list.
     """

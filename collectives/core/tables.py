@@ -69,7 +69,7 @@ class Machine:
 
 
 def folder(machine: Machine) -> Path | None:
-    """The directory for the tables that choose algorithms, as measured on `machine`; it may not exist yet.
+    """The directory for tables that were measured on `machine` and choose algorithms; it may not exist yet.
 
     None if the user has no home directory.
     """
@@ -93,7 +93,7 @@ def path_for(machine: Machine, situation: Situation) -> Path | None:
 
 
 def load(machine: Machine, situation: Situation) -> list[Table]:
-    """Reads the tables that choose algorithms, as measured on `machine`, for a group and for smaller groups.
+    """Reads tables that choose algorithms and were measured on `machine`, for a group and for smaller groups.
 
     `situation` describes the group. `split` may make smaller groups of it. The table for the largest group comes first.
     Raises ValueError, which names the file, if a file is damaged.

@@ -190,7 +190,7 @@ def join(tables: Iterable[Table]) -> Table:
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
-    """Reads a table that chooses algorithms from `text`, which has one row on each line.
+    """Reads a table from `text`, which has one row on each line; rows choose algorithms.
 
     Every row gets `source` as the text that says where it comes from; by default this is `name` and the line's number.
     Raises ValueError for an invalid table; its message begins with `name` and the number of the invalid line.
@@ -215,7 +215,7 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
 
 
 def text(table: Table) -> str:
-    """Writes a table that chooses algorithms as text, in columns, which `parse` can read; every row is one line."""
+    """Writes `table`, whose rows choose algorithms, as text in columns, which `parse` can read; a row is one line."""
     lines = [f"{name} = {value}" for name, value in table.facts.items()]
     cells = [_fields(row) for row in table.rows]
     cells = [[*cell[:5], " ".join(cell[5:])] for cell in cells]
