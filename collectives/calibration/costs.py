@@ -79,7 +79,7 @@ class Measured(NamedTuple):
 def predict(cases: Iterable[Case], costs: Costs) -> Array:
     """Returns the seconds that the simulator predicts for each call in `cases`, as a float64 array.
 
-    `costs`: the simulator's costs, such as latencies. Faster if cases are grouped by number of ranks.
+    `costs`: the simulator's costs, such as latencies. The function is faster if cases are grouped by number of ranks.
     """
     return np.array(
         [simulate(registry.get(c.collective, c.algorithm), c.ranks, c.nbytes, c.topology, costs).seconds for c in cases]
