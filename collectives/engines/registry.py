@@ -52,7 +52,7 @@ def unregister(name: str) -> None:
 def registered() -> tuple[Engine, ...]:
     """All registered engines: objects that run whole collectives.
 
-    Raises TransportUnavailable if the package of an engine cannot be imported.
+    Raises TransportUnavailable if the engine of an installed package cannot be loaded.
     """
     with _lock:
         ours = tuple(_registered)
