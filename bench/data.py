@@ -59,7 +59,8 @@ class Data:
     def wrong(self, array: Array | None) -> int:
         """Compare all elements of the output `array` with the correct output; return how many are wrong.
 
-        If `array` is None or has an unexpected length, the number of correct elements is returned: all count as wrong.
+        If `array` is None or has an unexpected length, all elements count as wrong: the correct output's length is
+        returned.
         """
         if not self.receives:
             return 0

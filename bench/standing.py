@@ -121,11 +121,11 @@ def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
 class Session:
     """Runs the benchmark as often as is needed to compare this library with others for all `lines`.
 
-    Each of `lines` is a collective with its targets. `run(plan, ranks)` runs the benchmark once, and returns its JSON
-    document, or None if it failed. All processes are started `launches` times, each time for `rounds` rounds of
-    measurement. `budget` is the time for everything, in seconds. `pythons` has the Python interpreter for each other
-    library, by name. `say` is called with messages for the user. If `renew`, ranks write their input again before each
-    call.
+    Each of `lines` is a collective with its targets, the largest accepted ratios of this library's time to another
+    library's. `run(plan, ranks)` runs the benchmark once, and returns its JSON document, or None if it failed. All
+    processes are started `launches` times, each time for `rounds` rounds of measurement. `budget` is the time for
+    everything, in seconds. `pythons` has the Python interpreter for each other library, by name. `say` is called with
+    messages for the user. If `renew`, ranks write their input again before each call.
     """
 
     lines: tuple[Line, ...]

@@ -30,9 +30,10 @@ class FirstReason:
         self._known = self._scope.key(membership.session, f"{what}-known")
 
     def read(self, timeout: float) -> bytes | None:
-        """Return the reason why the group abandons a joint step, which a rank has written to the store.
+        """Read from the store why the group abandons a joint step.
 
-        It is returned as bytes; None if no rank has abandoned the step. `timeout` is in seconds. Raises: StoreError.
+        Return the text that a rank has written, as bytes; None if no rank has abandoned the step. `timeout` is in
+        seconds. Raises: StoreError.
         """
         return self._store.get(self._key, timeout)
 

@@ -45,7 +45,7 @@ class Store(Protocol):
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
         """Block until all of `keys` exist; return their values, in the order of `keys`.
 
-        Raises: OpTimeout if keys are still missing after `timeout` seconds, which the message names; StoreError.
+        Raises: OpTimeout, which names the missing keys, if any are still missing after `timeout` seconds; StoreError.
         """
 
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:

@@ -28,7 +28,7 @@ class Library(Protocol):
         """
 
     def published(self) -> Sequence[str]:
-        """Return short ASCII texts that this rank publishes to all other ranks if the library is available.
+        """Return short ASCII texts that this rank publishes to all other ranks if it can use the library.
 
-        The library is one such as NCCL. There is at least one text, and none is secret.
+        There is at least one text, and none is secret.
         """

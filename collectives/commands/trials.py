@@ -67,8 +67,8 @@ def transports(wanted: str, engine: bool, ranks: int) -> Section:
 def store(url: str | None, key: bytes | None, launcher: str) -> Section:
     """The part of the report of `collectives doctor` about the store at `url`, through which ranks find each other.
 
-    Sets, reads and deletes a key there, within a time limit. `key`: the job's secret, None without one. `launcher`: the
-    name of the launcher that started this process.
+    Writes, reads and deletes a value there, within a time limit. `key`: the job's secret, None without one. `launcher`:
+    the name of the launcher that started this process.
     """
     if not url:
         return Section("store", {"url": "none given: --store URL tries one"})

@@ -354,7 +354,7 @@ class _Closing:
         return cause
 
     def moved(self) -> _Closing:
-        """Returns a new object that closes the store and removes the group's keys from it, in place of this one."""
+        """Passes the store, and the duty to close it and to remove the group's keys, to a new object; returns it."""
         other = _Closing()
         other.store, other.owned, other.membership = self.store, self.owned, self.membership
         self.store = None

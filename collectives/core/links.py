@@ -163,10 +163,10 @@ class Endpoints:
             raise
 
     def split(self) -> Endpoints:
-        """Returns the listeners for a new communicator that is made from the communicator with these listeners.
+        """Returns the listeners for a new communicator, which is split or duplicated from that of these listeners.
 
-        They belong to the same host. Listeners that can serve several communicators are shared. Raises
-        TransportUnavailable if only one transport is allowed and its listener has no room for another communicator.
+        Listeners that can serve several communicators are shared. Raises TransportUnavailable if only one transport is
+        allowed and its listener has no room for another communicator.
         """
         return Endpoints(self._policy, parent=self)
 
@@ -467,10 +467,10 @@ def scheme_between(
 
 
 def slowest(kinds: Sequence[str]) -> str:
-    """Returns the slowest transport among `kinds`, which has this rank's transport to each rank.
+    """Returns the slowest transport among `kinds`, this rank's transport to each rank ("self" to itself).
 
-    All ranks get the same answer. If the ranks are in several processes, every rank has a peer in another process. If
-    they are on several machines, every rank has a peer on another machine.
+    All ranks get the same answer: if there are several processes, every rank has a peer in another process, and if
+    there are several machines, every rank has a peer on another machine.
     """
     order = ("self", "inproc", "shm", "tcp")
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))

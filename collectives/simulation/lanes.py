@@ -241,7 +241,8 @@ class _Run:
     def forward(self, number: int) -> int:
         """Returns the number of the round of messages to simulate next: `number`, or a later round.
 
-        Rounds are skipped if they repeat earlier rounds, so that their times follow from the times of these.
+        Rounds that repeat earlier rounds are skipped, because their times can be computed from those of the earlier
+        ones.
         """
         if number >= len(self._all.rounds):
             return number

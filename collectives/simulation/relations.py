@@ -50,7 +50,7 @@ class Ranks(NamedTuple):
         return np.zeros_like(ranks) + constants
 
     def constants(self, relation: int, rank: int, peers: Array) -> Array:
-        """The constants with which `relation` gives `peers` as the peers of `rank`."""
+        """The constants for which the formula `relation`, such as SHIFT, gives `peers` as the peers of `rank`."""
         if relation == SHIFT:
             return (peers - rank) % self.size
         if relation == XOR:

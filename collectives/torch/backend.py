@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 
 class CpuBackend:
-    """The object that torch.distributed asks for a process group's backend for tensors in host memory.
+    """What torch.distributed gets as the backend of a process group for tensors in host memory.
 
     It passes all operations on to the process group `group`, and has none of the optional features of torch's backends.
     isinstance() takes it for torch's ProcessGroupGloo. Otherwise `torch.distributed.distributed_c10d._set_pg_timeout`

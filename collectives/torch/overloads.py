@@ -25,9 +25,10 @@ _FIELDS: Final = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 def overloaded(options: Any, *tensors: str, instead: tuple[str, ...] = ("timeout",)) -> Callable[[Method], Method]:
     """Returns a decorator for a process group's method, which then accepts all argument lists that torch allows.
 
-    The method itself takes tensors and an options object; `options` is the class of this object. In other argument
-    lists, values come in its place: `instead` names them in order, "root", "op" or "timeout". `tensors` names the
-    tensor arguments. "tensors|tensor" means that the name is "tensors" in one list and "tensor" in another.
+    The method itself takes tensors and an options object; `options` is the class of this object. Callers may instead
+    pass the values that the object would contain: `instead` lists their names ("root", "op" or "timeout") in order.
+    `tensors` names the tensor arguments. "tensors|tensor" means that the name is "tensors" in one list and "tensor" in
+    another.
     """
     parameters = [*tensors, "|".join(("opts", instead[0])), *instead[1:]]
     places = {name: place for place, names in enumerate(parameters) for name in names.split("|")}
