@@ -22,7 +22,7 @@ class Watch:
 
 
 class Table:
-    """The keys and values of a store that lives in one process: a dict that can also call waiting readers."""
+    """The keys and values of a store that lives in one process: a dict that notifies readers that wait for keys."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}

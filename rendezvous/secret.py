@@ -52,9 +52,9 @@ def read(path: str | os.PathLike[str]) -> bytes:
     Kubernetes, Docker and Podman pass secrets to a container in such files, by default with mode 0644 or 0444. Only the
     container can see the mount, and nothing in the container can change it.
 
-    Raises: AuthError if the file cannot be read, is no regular file, or gives other users access without this
-    exception. Also raises AuthError if the file belongs neither to root nor to this user. A secret of less than 16 or
-    more than 4096 bytes is an AuthError, too.
+    Raises: AuthError if the file cannot be read, is no regular file, or belongs neither to root nor to this user. Also
+    AuthError if other users have access to it and the exception does not apply, and for a secret of less than 16 or
+    more than 4096 bytes.
     """
     name = os.fspath(path)
     try:

@@ -118,7 +118,7 @@ def have_heaps(addresses: Iterable[Sequence[str]]) -> bool:
     """Return whether ranks can map each other's arrays that `comm.empty` has allocated.
 
     `addresses` has, for each rank, the texts that it published. The memory of such arrays reserves as much address
-    space as the machine has RAM. So it is available only if no rank has a limit on its address space (`ulimit -v`).
+    space as the machine has RAM. So the result is True only if no rank has a limit on its address space (`ulimit -v`).
     """
     return not any(_BOUNDED in texts for texts in addresses)
 

@@ -90,7 +90,7 @@ class Case:
 
     @property
     def limit(self) -> float:
-        """How many seconds after the injected fault a rank counts as hanging if it still runs."""
+        """How many seconds after the injected fault a rank that still runs counts as hanging."""
         longest = [self.survivors.within, *([self.victims.within] if self.victims else [])]
         return max(*longest, self.ends.within if self.ends else 0.0) + 5.0
 

@@ -102,8 +102,8 @@ def lines(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[Line]:
 def document(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
     """Return `findings`, the results of all runs with injected faults, as values for JSON.
 
-    They have a summary for each kind of fault and transport, and the details of each failed run. `cases` are the kinds
-    of faults.
+    Each returned dict is the summary of one kind of fault and transport, with the details of each failed run. `cases`
+    are the kinds of faults.
     """
     findings = list(findings)
     return [

@@ -120,7 +120,8 @@ class Calls:
     def barrier(self, x: Array, out: Array, timeout: float | None, algorithm: str) -> Call:
         """Prepares a barrier; returns an object that runs it.
 
-        `x` and `out` have one byte each, because only data makes the messages of the C++ engine wait for each other.
+        `x` and `out` have one byte each, because messages of the C++ engine wait for each other only if they use the
+        same data.
         """
         deadline = self.limit(timeout)
         prepared = self.prepare.collective(Shape("barrier", x.dtype, 1, 1, 0, "bor"), algorithm)

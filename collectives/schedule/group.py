@@ -44,7 +44,7 @@ class Group:
         self._match()
 
     def sent(self, number: int) -> Chunk:
-        """Returns the data that step `number`, a send, sends, as a chunk: consecutive blocks of a buffer."""
+        """Returns the chunk (consecutive blocks of a buffer) that step `number`, a send, sends."""
         step = self.steps[number]
         assert isinstance(step, Send)
         return step.chunk

@@ -40,7 +40,7 @@ class Values:
         return number
 
     def reduced(self, operands: tuple[int, ...]) -> int | str:
-        """The value (number) of the expression that reduces `operands`, which are values too, from left to right.
+        """Reduces `operands`, numbers of symbolic values, from left to right; returns the number of the result.
 
         If the reduction is wrong, because it counts a rank's data twice for example, returns a text that says why.
         """

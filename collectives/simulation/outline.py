@@ -207,7 +207,7 @@ class Family:
 
 
 def singles(outlines: Sequence[Outline]) -> list[Family]:
-    """Returns sets of ranks with the same steps, one set for each rank, without comparing the ranks' steps."""
+    """Returns a set for each rank, which contains only this rank: treats all ranks as if they had different steps."""
     return [
         Family(range(i, i + 1), o, np.full(o.flat_peers.size, FIXED, np.int64), o.flat_peers)
         for i, o in enumerate(outlines)

@@ -73,7 +73,7 @@ class Backend(Protocol):
         """
 
     def unconverted(self, function: F) -> F:
-        """Returns `function`, marked so that the framework does not rewrite its code when it traces it."""
+        """Returns `function`, marked so that the framework does not rewrite the function's code when it traces it."""
 
 
 def current() -> Backend:
