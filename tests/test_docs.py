@@ -160,7 +160,7 @@ def test_the_drawing_of_layers_is_up_to_date() -> None:
         ("in pieces of 1 MiB", "direct_piece = 1 << 20"),
         ("results of 12 MiB and more", "around_from = 12 << 20"),
         ("three quarters of its last-level cache", "cache / 4 * 3"),
-        ("and 2.5 times as much", "timed_up_to = 2.5"),
+        ("and 2.5 L bytes", "timed_up_to = 2.5"),
         ("Up to 32 operations", "most_at_a_time = 32"),
         ("4 of 256 KiB", "accumulators = 4"),
         ("up to 16 of 32 KiB", "most_accumulators = 16"),

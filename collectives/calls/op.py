@@ -65,7 +65,7 @@ class Op:
         return zlib.crc32(f"{self.name} {self.commutative} {self.elementwise}".encode())
 
     def combine(self, a: Array, b: Array, out: Array) -> None:
-        """Writes function(a, b) to `out`; TypeError or ValueError if dtype or shape of the result differ from those of `out`."""
+        """Writes function(a, b) to `out`. TypeError or ValueError if the dtype or shape does not fit `out`."""
         a, b = _to_read(a), _to_read(b)
         if isinstance(self.function, np.ufunc):
             self.function(a, b, out=out)

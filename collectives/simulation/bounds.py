@@ -12,8 +12,8 @@ from collectives.simulation.topology import Topology
 def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) -> float:
     """The fewest bytes that any algorithm for the collective makes the busiest host send or receive.
 
-    If all ranks are on one host, the fewest bytes that it makes the busiest rank send or receive. `nbytes`: the size in
-    bytes of a rank's input or output array, whichever is larger.
+    If all ranks are on one host, the busiest rank counts instead of the busiest host. `nbytes`: the size in bytes of a
+    rank's input or output array, whichever is larger.
     """
     per_host = min(topology.ranks_per_host, ranks)
     hosts = -(-ranks // topology.ranks_per_host)
