@@ -272,6 +272,9 @@ class Group:
     def link_kind(self, peer: int) -> str | None:
         """The scheme of the open link to `peer`, None if none is open."""
 
+    def link_counts(self, peer: int) -> dict[str, int]:
+        """What the link to `peer` counts, by name; empty if none is open, or if its transport counts nothing."""
+
     def bytes_sent(self) -> int: ...
     def records(self) -> list[dict[str, Any]]:
         """The last 1 000 operations, oldest first, then the operations that wait for the progress thread.

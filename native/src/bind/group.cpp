@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bind/common.hpp"
+#include "bind/owners.hpp"
 #include "link/registry.hpp"
 #include "nccl/collective.hpp"
 
@@ -169,6 +170,8 @@ class PyGroup {
                                       double timeout) {
         std::byte* from = input(*operation.operation, in);
         std::byte* to = output(*operation.operation, out);
+        announce(*group_, in);
+        announce(*group_, out);
         Receipt receipt;
         {
             const nb::gil_scoped_release nogil;
@@ -181,6 +184,8 @@ class PyGroup {
                                            nb::handle out, double timeout) {
         std::byte* from = input(*send.operation, in);
         std::byte* to = output(*recv.operation, out);
+        announce(*group_, in);
+        announce(*group_, out);
         Receipt receipt;
         const std::array<Item, 2> items{Item{send.operation, from, nullptr, nullptr},
                                         Item{recv.operation, nullptr, to, &receipt}};
@@ -202,6 +207,8 @@ class PyGroup {
             const auto& operation = nb::cast<const PyOperation&>(call[0]);
             items.push_back({operation.operation, input(*operation.operation, call[1]),
                              output(*operation.operation, call[2]), &receipts[i]});
+            announce(*group_, call[1]);
+            announce(*group_, call[2]);
         }
         {
             const nb::gil_scoped_release nogil;
@@ -217,6 +224,8 @@ class PyGroup {
         std::erase_if(kept_, [&](const Kept& kept) { return group_->done(*kept.work); });
         std::byte* from = input(*operation.operation, in);
         std::byte* to = output(*operation.operation, out);
+        announce(*group_, in);
+        announce(*group_, out);
         Ticket ticket{group_, group_->start(operation.operation, from, to, timeout)};
         kept_.push_back({ticket.work, std::move(in), std::move(out)});
         return ticket;
@@ -282,6 +291,7 @@ class PyGroup {
     }
 
     std::optional<std::string> link_kind(int peer) {
+        if (inherited() || !group_) return std::nullopt;
         const char* scheme = group_->links().scheme(peer);
         return scheme == nullptr ? std::nullopt : std::optional<std::string>(scheme);
     }
@@ -335,6 +345,14 @@ class PyGroup {
         found["heap"] = use.heap;
         found["inboxes"] = group_->links().inbox_bytes();
         found["records"] = group_->recorder().bytes();
+        return found;
+    }
+
+    nb::dict link_counts(int peer) {
+        nb::dict found;
+        if (inherited() || !group_) return found;
+        if (peer < 0 || peer >= group_->size()) throw nb::value_error("no such rank");
+        for (const LinkCount& count : group_->links().counts(peer)) found[count.name] = count.value;
         return found;
     }
 
@@ -480,6 +498,7 @@ void add_groups(nb::module_& module) {
         .def("empty", &PyGroup::empty, "nbytes"_a)
         .def("link_kind", &PyGroup::link_kind, "peer"_a)
         .def("bytes_sent", &PyGroup::bytes_sent)
+        .def("link_counts", &PyGroup::link_counts, "peer"_a)
         .def("records", &PyGroup::records)
         .def("memory", &PyGroup::memory)
         .def("engines", &PyGroup::engines, "operation"_a)

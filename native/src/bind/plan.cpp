@@ -1,5 +1,6 @@
 // Plans: calls that use the same arrays every time.
 #include "bind/callable.hpp"
+#include "bind/owners.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,6 +22,8 @@ struct Plan {
 
     PyObject* call() {
         if (!caller.latch->acquire()) return PyObject_Vectorcall(refuse.ptr(), nullptr, 0, nullptr);
+        announce(*caller.group, in);
+        announce(*caller.group, out);
         return caller.run(operation, memory_of(in), memory_of(out), copied, result.ptr());
     }
 

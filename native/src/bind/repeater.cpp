@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "bind/callable.hpp"
+#include "bind/owners.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -230,6 +231,8 @@ bool Repeater::fast(PyObject* const* args, std::size_t nargs, PyObject* names, P
     if (!caller.latch->acquire()) return false;
     if (call.result != Result::none) memory = data_of(to);
     std::byte* const in = call.input == Input::none ? nullptr : data_of(from);
+    if (in != nullptr) announce(*caller.group, from);
+    if (memory != nullptr && to != Py_None) announce(*caller.group, to);
     result = caller.run(call.operation, in, memory, call.input == Input::copied, to);
     return true;
 }

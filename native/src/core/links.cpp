@@ -50,6 +50,7 @@ Transport& Links::transport(const std::string& name) {
             transports_.erase(name);
             throw;
         }
+        if (place->capabilities().registers_memory) register_memory_.store(true, std::memory_order_relaxed);
         share(place->colocation());
     }
     return *place;
@@ -354,6 +355,12 @@ const char* Links::scheme(int peer) const {
     const std::lock_guard lock(linking_);
     const Link* link = links_.at(static_cast<std::size_t>(peer));
     return link == nullptr ? nullptr : link->scheme();
+}
+
+std::vector<LinkCount> Links::counts(int peer) const {
+    const std::lock_guard lock(linking_);
+    const Link* const link = links_.at(static_cast<std::size_t>(peer));
+    return link == nullptr ? std::vector<LinkCount>() : link->counts();
 }
 
 std::uint64_t Links::inbox_bytes() const {

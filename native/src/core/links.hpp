@@ -80,6 +80,10 @@ class Links {
     SharedMemoryUse shared_memory() const;
     const char* scheme(int peer) const;
     std::uint64_t bytes_sent() const;
+    // What the link to that rank counts; nothing if there is none.
+    std::vector<LinkCount> counts(int peer) const;
+    // Whether links register callers' memory.
+    bool register_memory() const { return register_memory_.load(std::memory_order_relaxed); }
     // Bytes of the buffers in which links receive.
     std::uint64_t inbox_bytes() const;
 
@@ -123,6 +127,7 @@ class Links {
     Health& health_;
     const Recorder& recorder_;
     const std::atomic<bool>& closing_;
+    std::atomic<bool> register_memory_{false};
     bool is_first_ = false;                     // of the job: its routes are those of the control plane
     std::map<std::string, std::string> ports_;  // by transport: this communicator's address in this process
     mutable std::mutex routing_;                // for `routes_`, of which the control thread reads hosts

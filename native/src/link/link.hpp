@@ -81,7 +81,15 @@ struct Capabilities {
     // Links carry data over the sockets of their handshakes, and sleep on them. Otherwise the control thread
     // keeps these sockets, to notice when the peer's process ends.
     bool takes_sockets = false;
+    // Links register callers' memory with a device, and gain if it is announced (link/lasting_memory.hpp).
+    bool registers_memory = false;
     std::size_t inline_up_to = 0;  // bytes of a message that costs no more than an empty one
+};
+
+// What a link has done, by a name of the transport's.
+struct LinkCount {
+    const char* name = "";
+    std::uint64_t value = 0;
 };
 
 class Multicast;
@@ -195,6 +203,8 @@ class COLLECTIVES_API Link {
     const Peer& peer() const { return peer_; }
     // From any thread.
     std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+    // What a transport counts of its links besides these bytes, from the beginning. From any thread.
+    virtual std::vector<LinkCount> counts() const { return {}; }
     // Bytes of the buffers in which the link receives.
     std::uint64_t inbox_bytes() const { return inbox_bytes_.load(std::memory_order_relaxed); }
     void count_inbox(std::uint64_t n) const { inbox_bytes_.fetch_add(n, std::memory_order_relaxed); }

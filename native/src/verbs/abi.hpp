@@ -91,6 +91,8 @@ struct Region {
     std::uint32_t remote_key = 0;
 };
 
+enum ForkStatus : std::int32_t { fork_disabled = 0, fork_enabled = 1, fork_unneeded = 2 };
+
 enum Access : int { access_local_write = 1, access_remote_write = 2 };
 
 struct Channel {

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/error.hpp"
+#include "verbs/grant.hpp"
 #include "verbs/ring.hpp"
 
 namespace collectives::verbs {
@@ -50,8 +51,9 @@ void check(const Endpoint& theirs, const Port& own, std::size_t longest, const s
     const std::uint64_t size = theirs.ring_units;
     const bool fits = std::has_single_bit(size) && size >= records_in_ring * units(longest) &&
                       size <= Immediate::space_range / 2;
-    const bool is_in_memory = theirs.ring_address % unit_bytes == 0 && theirs.ring_address > 0 &&
-                              theirs.ring_address <= ~std::uint64_t{0} - size * unit_bytes;
+    const bool is_in_memory =
+        theirs.ring_address % unit_bytes == 0 && theirs.ring_address > 0 &&
+        theirs.ring_address <= ~std::uint64_t{0} - size * unit_bytes - grants_bytes(theirs.slots);
     const bool has_numbers = theirs.queue_pair < most_packets && theirs.first_packet < most_packets &&
                              theirs.mtu >= 1 && theirs.mtu <= 5 && theirs.port >= 1;
     const bool has_slots = theirs.slots > 0 && theirs.slots <= Immediate::slot_range / 2;

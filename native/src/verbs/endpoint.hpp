@@ -12,7 +12,7 @@
 
 namespace collectives::verbs {
 
-inline constexpr std::uint8_t endpoint_version = 1;
+inline constexpr std::uint8_t endpoint_version = 2;
 
 struct Endpoint {
     abi::Gid gid{};
@@ -20,6 +20,7 @@ struct Endpoint {
     std::uint32_t first_packet = 0;
     std::uint64_t ring_address = 0;
     std::uint64_t ring_units = 0;
+    std::uint64_t direct_from = 0;  // bytes of the shortest message that the sender asks about
     std::uint32_t ring_key = 0;
     std::uint32_t slots = 0;
     std::uint16_t lid = 0;
@@ -32,7 +33,7 @@ struct Endpoint {
     // "mlx5_0 port 1"; what cannot be printed is left out.
     std::string port_name() const;
 };
-static_assert(sizeof(Endpoint) == 80);
+static_assert(sizeof(Endpoint) == 88);
 
 // The endpoint, without queue pair and ring.
 Endpoint describe(const Port& port);

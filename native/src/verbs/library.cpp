@@ -53,6 +53,8 @@ Library load() {
     find(object, "ibv_modify_qp", found.modify_queue_pair);
     find(object, "ibv_destroy_qp", found.destroy_queue_pair);
     find(object, "ibv_wc_status_str", found.status_text);
+    found.is_fork_initialized =
+        reinterpret_cast<std::int32_t (*)()>(object.symbol("ibv_is_fork_initialized"));
     return found;
 }
 

@@ -36,6 +36,7 @@ struct Library {
     int (*modify_queue_pair)(abi::QueuePair* pair, abi::QueuePairAttributes* attributes, int mask);
     int (*destroy_queue_pair)(abi::QueuePair* pair);
     const char* (*status_text)(std::uint32_t status);
+    std::int32_t (*is_fork_initialized)();  // an abi::ForkStatus; null before rdma-core 35
 };
 
 // Throws Error(transport_unavailable), which says what to install, if it cannot be loaded.

@@ -88,6 +88,7 @@ Candidate look_at(const Device& device, std::uint8_t number, int gid_index) {
     port.layer = attributes.link_layer;
     port.lid = attributes.lid;
     port.mtu = attributes.active_mtu;
+    port.longest_message = attributes.max_message;
     found.state = state_name(attributes.state);
     const std::optional<abi::GidEntry> gid = find_gid(device, number, attributes.n_gids, gid_index);
     if (gid) {

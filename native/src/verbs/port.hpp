@@ -22,8 +22,9 @@ struct Port {
     std::uint32_t gid_type = abi::gid_ib;
     std::uint8_t layer = abi::layer_unspecified;
     std::uint16_t lid = 0;
-    std::uint32_t mtu = 0;  // active, as a code of verbs
-    int numa_node = -1;     // of the device; -1 if unknown
+    std::uint32_t mtu = 0;              // active, as a code of verbs
+    std::uint32_t longest_message = 0;  // bytes of a work request
+    int numa_node = -1;                 // of the device; -1 if unknown
 
     std::string name() const;  // "rxe0 port 1"
 };

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::uint32_t packet_mask = 0xffffff;  // packets have numbers of 24 bits
 constexpr int completions_at_a_time = 16;
+constexpr std::uint32_t segments_of_a_write = 2;
 
 std::uint32_t random_packet() {
     std::uint32_t number = 0;
@@ -49,7 +50,7 @@ QueuePair::QueuePair(std::shared_ptr<Device> device, Port port, std::uint32_t se
         abi::QueuePairInit init;
         init.sends = completions_;
         init.receives = completions_;
-        init.depths = {sends, receives, 1, 1, most};
+        init.depths = {sends, receives, segments_of_a_write, 1, most};
         pair_ = calls.create_queue_pair(device_->domain(), &init);
         inline_up_to_ = init.depths.inline_bytes;
         check(pair_ != nullptr || most > 0, "queue pair");
@@ -70,6 +71,13 @@ QueuePair::QueuePair(std::shared_ptr<Device> device, Port port, std::uint32_t se
 }
 
 QueuePair::~QueuePair() { destroy(); }
+
+void QueuePair::end() {
+    if (pair_ == nullptr) return;
+    if (failure_.empty()) failure_ = port_.name() + " has ended its RDMA connection to " + peer_;
+    library().destroy_queue_pair(pair_);
+    pair_ = nullptr;
+}
 
 void QueuePair::destroy() {
     const Library& calls = library();
@@ -92,7 +100,7 @@ void QueuePair::modify(abi::QueuePairAttributes& attributes, int mask, const std
                                                       errno_text(error));
 }
 
-void QueuePair::connect(const Endpoint& theirs, const std::string& peer) {
+void QueuePair::connect(const Endpoint& theirs, const std::string& peer, const Settings& settings) {
     peer_ = theirs.port_name() + " of " + peer;
     abi::QueuePairAttributes attributes;
     attributes.state = abi::state_ready_to_receive;
@@ -120,9 +128,9 @@ void QueuePair::connect(const Endpoint& theirs, const std::string& peer) {
                "); check that one address reaches the other, or choose the port by COLLECTIVES_VERBS_DEVICE");
     attributes = {};
     attributes.state = abi::state_ready_to_send;
-    attributes.timeout = ack_timeout;
-    attributes.retries = retries;
-    attributes.rnr_retries = rnr_retries;
+    attributes.timeout = settings.ack_timeout;
+    attributes.retries = settings.retries;
+    attributes.rnr_retries = settings.rnr_retries;
     attributes.send_psn = first_packet_;
     attributes.max_reads = 1;
     modify(attributes,
@@ -150,21 +158,21 @@ std::uint32_t QueuePair::repost() {
     return std::exchange(used_receives_, 0);
 }
 
-void QueuePair::write(std::span<const std::byte> data, std::uint32_t local_key, std::uint64_t address,
-                      std::uint32_t remote_key, std::uint32_t immediate, bool is_last) {
-    abi::Segment segment{reinterpret_cast<std::uintptr_t>(data.data()),
-                         static_cast<std::uint32_t>(data.size()), local_key};
-    const bool is_signalled = is_last || posted_ + 1 - signalled_ >= signal_every;
+void QueuePair::post(const Write& write) {
+    std::array<abi::Segment, segments_of_a_write> from = write.from;
+    std::size_t bytes = 0;
+    for (const abi::Segment& segment : from) bytes += segment.length;
+    const bool is_signalled = write.is_signalled || posted_ + 1 - signalled_ >= signal_every;
     abi::SendRequest request;
     request.id = posted_ + 1;
-    request.segments = &segment;
-    request.n_segments = data.empty() ? 0 : 1;
+    request.segments = from.data();
+    request.n_segments = write.segments;
     request.opcode = abi::rdma_write_with_immediate;
     request.flags = (is_signalled ? abi::send_signalled : 0U) |
-                    (!data.empty() && data.size() <= inline_up_to_ ? abi::send_inline : 0U);
-    request.immediate = htonl(immediate);
-    request.remote_address = address;
-    request.remote_key = remote_key;
+                    (bytes > 0 && bytes <= inline_up_to_ ? abi::send_inline : 0U);
+    request.immediate = htonl(write.immediate);
+    request.remote_address = write.address;
+    request.remote_key = write.key;
     abi::SendRequest* refused = nullptr;
     const int error = pair_->context->table.post_send(pair_, &request, &refused);
     if (error != 0) {

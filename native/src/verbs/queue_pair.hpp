@@ -4,20 +4,39 @@
 // Invariant: nothing is posted before `connect` has returned, since a request that a queue pair refuses may
 // be carried out later. The work requests in the send queue are counted here: the queue's own depth is
 // rounded up by drivers, which free places only when a later request is signalled. The completion queue has
-// room for all that can be outstanding. Destroying the queue pair ends all writes, in both directions.
+// room for all that can be outstanding. Destroying the queue pair (`end`) ends all writes, in both
+// directions; no other state does, since bytes may still land after an error, and after a reset.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/function_ref.hpp"
 #include "verbs/device.hpp"
 #include "verbs/endpoint.hpp"
 #include "verbs/port.hpp"
+#include "verbs/settings.hpp"
 
 namespace collectives::verbs {
+
+// An RDMA write with immediate.
+struct Write {
+    std::array<abi::Segment, 2> from{};  // of this rank's memory, one after the other
+    int segments = 0;
+    std::uint64_t address = 0;  // of the peer's memory
+    std::uint32_t key = 0;
+    std::uint32_t immediate = 0;
+    bool is_signalled = false;  // `completed` counts it as soon as the peer has it
+
+    void add(std::span<const std::byte> bytes, std::uint32_t local_key) {
+        from[static_cast<std::size_t>(segments++)] = {reinterpret_cast<std::uintptr_t>(bytes.data()),
+                                                      static_cast<std::uint32_t>(bytes.size()), local_key};
+    }
+};
 
 class QueuePair {
   public:
@@ -35,14 +54,16 @@ class QueuePair {
 
     // Connect to the queue pair of `peer`. Takes more than a second if the peer's address does not answer.
     // Throws Error(transport_unavailable).
-    void connect(const Endpoint& theirs, const std::string& peer);
+    void connect(const Endpoint& theirs, const std::string& peer, const Settings& settings);
+    // Nothing is written any more, to this rank's memory or to the peer's, when this returns. The connection
+    // has failed then.
+    void end();
 
     // Whether the send queue has a place.
     bool has_place() const { return posted_ - completed_ < sends_; }
-    // Write `data` to the peer's memory, and the immediate to its next receive. `is_last`: the end of a
-    // message. Data up to `inline_up_to` may change at once, other data when the peer has it.
-    void write(std::span<const std::byte> data, std::uint32_t local_key, std::uint64_t address,
-               std::uint32_t remote_key, std::uint32_t immediate, bool is_last);
+    // Post a write; there must be a place for it. Its memory may change once the peer has it, and at once if
+    // all of it is inline.
+    void post(const Write& write);
 
     // Take up completions; calls `arrived` with the immediate and the number of bytes of each write of the
     // peer. Returns whether there were any.
@@ -58,7 +79,8 @@ class QueuePair {
     bool is_flushed() const { return completed_ >= signalled_; }
     // Why the connection has failed; null if it works.
     const char* failure() const { return failure_.empty() ? nullptr : failure_.c_str(); }
-    std::uint64_t posted() const { return posted_; }  // work requests, from the beginning
+    std::uint64_t posted() const { return posted_; }        // work requests, from the beginning
+    std::uint64_t completed() const { return completed_; }  // of these, as far as is known
 
   private:
     void post_receives(std::uint32_t n);

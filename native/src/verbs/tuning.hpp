@@ -21,13 +21,19 @@ inline constexpr std::uint32_t receives_at_a_time = 16;
 // Bytes that a work request may carry itself, instead of an address.
 inline constexpr std::uint32_t inline_wanted = 256;
 
-// A request that is not acknowledged is sent again after 4.096 µs * 2^16 = 0.27 s, six times: a dead path is
-// an error after 1.9 s. Hardware may wait up to four times as long, which is still within the limit of
-// heartbeats.
-inline constexpr std::uint8_t ack_timeout = 16;
-inline constexpr std::uint8_t retries = 6;
-// A peer whose receives are used up would be an error at once: credits are there so that this never happens.
-inline constexpr std::uint8_t rnr_retries = 0;
+// The most bytes of a piece of a message that is written to its destination: a receiver notices so many at a
+// time, and goes on with them.
+inline constexpr std::size_t piece_bytes = 256 << 10;
+// Messages of at least so many bytes wait for the receiver's answer, and then skip its copy (docs/verbs.md).
+inline constexpr std::size_t direct_from = 64 << 10;
+
+// Memory that does not last is registered for one message of at least so many bytes. To register costs about
+// as much as to copy some 100 KiB.
+inline constexpr std::size_t registered_once_from = 512 << 10;
+// Memory of callers that stays registered: it is locked in place as long as its arrays live.
+inline constexpr std::size_t most_kept_bytes = std::size_t{2} << 30;
+inline constexpr std::size_t most_kept = 256;
+
 inline constexpr std::uint8_t min_rnr_timer = 12;
 inline constexpr std::uint8_t hop_limit = 255;
 

@@ -30,6 +30,7 @@ SAME(PortAttributes, max_message, ibv_port_attr, max_msg_sz);
 SAME(PortAttributes, lid, ibv_port_attr, lid);
 SAME(PortAttributes, link_layer, ibv_port_attr, link_layer);
 SAME_CODE(port_active, IBV_PORT_ACTIVE);
+SAME_CODE(fork_unneeded, IBV_FORK_UNNEEDED);
 SAME_CODE(port_down, IBV_PORT_DOWN);
 SAME_CODE(layer_infiniband, IBV_LINK_LAYER_INFINIBAND);
 SAME_CODE(layer_ethernet, IBV_LINK_LAYER_ETHERNET);

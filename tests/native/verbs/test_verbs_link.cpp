@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -16,7 +17,9 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "link/lasting_memory.hpp"
 #include "verbs/link.hpp"
+#include "verbs/regions.hpp"
 #include "verbs/tuning.hpp"
 
 using namespace collectives;
@@ -25,6 +28,7 @@ using namespace collectives::verbs;
 namespace {
 
 constexpr std::size_t most_payload = record_bytes - sizeof(RecordHead);
+constexpr std::size_t never = std::size_t{1} << 40;
 
 // The ports at the two ends; nothing if there are none.
 std::optional<std::array<Port, 2>> two_ports() {
@@ -37,19 +41,23 @@ std::optional<std::array<Port, 2>> two_ports() {
 }
 
 struct Pair {
-    explicit Pair(const std::array<Port, 2>& ports, std::size_t piece = most_payload) {
+    // Messages are long from `direct_from` bytes on.
+    explicit Pair(const std::array<Port, 2>& ports, const Pieces& pieces = {},
+                  std::size_t direct_from = never) {
+        Settings settings;
+        settings.direct_from = direct_from;
         std::array<int, 2> sockets{};
         REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()) == 0);
         std::array<std::unique_ptr<OwnEnd>, 2> own;
         std::array<Endpoint, 2> described;
         for (std::size_t i = 0; i < 2; ++i) {
-            own[i] = std::make_unique<OwnEnd>(Device::open(ports[i].device), ports[i]);
+            own[i] = std::make_unique<OwnEnd>(Device::open(ports[i].device), ports[i], settings);
             described[i] = own[i]->describe();
         }
         for (std::size_t i = 0; i < 2; ++i) {
             const Peer peer{static_cast<int>(1 - i), "there", "rank " + std::to_string(i)};
             ends[i] = std::make_unique<VerbsLink>(peer, static_cast<int>(i), std::move(own[i]),
-                                                  described[1 - i], UniqueFd(sockets[i]), piece);
+                                                  described[1 - i], UniqueFd(sockets[i]), pieces);
         }
     }
 
@@ -164,7 +172,7 @@ TEST_CASE("messages of all lengths arrive, one after the other, and cost little 
 TEST_CASE("both directions at once, in small records") {
     const auto ports = two_ports();
     if (!ports) return;
-    Pair pair(*ports, 3 * unit_bytes);
+    Pair pair(*ports, {3 * unit_bytes, 3 * unit_bytes});
     const auto there = random_bytes(300'000, 5);
     const auto back = random_bytes(200'001, 6);
     const Context first = operation(1);
@@ -177,6 +185,138 @@ TEST_CASE("both directions at once, in small records") {
     }));
     CHECK(one.got == there);
     CHECK(two.got == back);
+}
+
+namespace {
+
+// Memory that lasts while this exists.
+struct Lasting {
+    explicit Lasting(std::vector<std::byte>& bytes) : id(LastingMemory::of_process().begin(bytes)) {}
+    ~Lasting() { LastingMemory::of_process().end(id); }
+    std::uint64_t id;
+};
+
+constexpr std::size_t long_from = 4 << 10;
+
+}  // namespace
+
+TEST_CASE("a long message goes from one array to the other without a copy, if it is not reduced") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports, {}, long_from);
+    VerbsLink& from = *pair.ends[0];
+    VerbsLink& to = *pair.ends[1];
+    std::uint64_t sequence = 0;
+    for (const std::size_t n : {long_from, piece_bytes + 1, std::size_t{3'000'001}}) {
+        for (const bool lends : {false, true}) {
+            auto data = random_bytes(n, 10);
+            const Context context = operation(++sequence);
+            Transfer transfer(from, to, context, data, lends);
+            const Lasting source(data);
+            const Lasting destination(transfer.got);
+            const Posted before = from.posted();
+            const Posted answers = to.posted();
+            REQUIRE(within(20, [&] { return transfer.step(); }));
+            CHECK(transfer.got == data);
+            const Posted after = from.posted();
+            CHECK(after.payload - before.payload == n);
+            CHECK(after.straight - before.straight == (lends ? 0 : n));
+            CHECK(after.copied == 0);
+            CHECK(to.posted().copied == 0);
+            CHECK(to.posted().grants == answers.grants + 1);
+            const std::size_t piece = lends ? most_payload : piece_bytes;
+            const std::uint64_t requests =
+                after.requests - before.requests - (after.reports - before.reports);
+            CHECK(requests == 1 + (n + piece - 1) / piece);
+        }
+    }
+    CHECK(from.lost() == nullptr);
+    CHECK(to.lost() == nullptr);
+}
+
+TEST_CASE("memory that does not last is copied, or registered for one message if that is long") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports, {}, long_from);
+    const auto regions = Regions::of(Device::open(ports->at(0).device));
+    std::uint64_t sequence = 0;
+    for (const std::size_t n : {std::size_t{100'000}, 2 * registered_once_from}) {
+        const Posted before = pair.ends[0]->posted();
+        const std::uint64_t made = regions->use().made;
+        carry(*pair.ends[0], *pair.ends[1], operation(++sequence), random_bytes(n, 11), false);
+        const bool is_registered = n >= registered_once_from;
+        CHECK(pair.ends[0]->posted().copied - before.copied == (is_registered ? 0 : n));
+        CHECK((regions->use().made > made) == is_registered);
+        CHECK(regions->use().kept == 0);
+    }
+}
+
+TEST_CASE("a peer writes no further than it was granted, and nothing after the connection has ended") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports, {}, long_from);
+    VerbsLink& from = *pair.ends[0];
+    VerbsLink& to = *pair.ends[1];
+    auto data = random_bytes(1 << 20, 12);
+    std::vector<std::byte> got(data.size());
+    const Lasting source(data);
+    const Lasting destination(got);
+    const Context context = operation(1);
+    from.begin(context, data.size());
+    to.expect(context, data.size());
+    const std::size_t first = 100'000;
+    std::size_t written = 0;
+    std::size_t read = 0;
+    const auto step = [&](std::size_t up_to) {
+        written += from.write(data.data() + written, data.size() - written);
+        from.released();
+        read += to.read(got.data() + read, up_to - read, Stores::cached);
+    };
+    const auto is_clean = [&](std::size_t begin) {
+        return std::all_of(got.begin() + static_cast<std::ptrdiff_t>(begin), got.end(),
+                           [](std::byte one) { return one == std::byte{0}; });
+    };
+    REQUIRE(within(5, [&] { return step(first), read == first; }));
+    const Deadline deadline(0.2);
+    while (!deadline.passed()) step(first);
+    CHECK(written == first);
+    CHECK(is_clean(first));
+    // More may come now, but the operation fails first.
+    const std::uint64_t grants = to.posted().grants;
+    REQUIRE(within(5, [&] {
+        read += to.read(got.data() + read, data.size() - 1 - read, Stores::cached);
+        return to.posted().grants > grants;
+    }));
+    CHECK(to.quiesce());
+    const std::vector<std::byte> then = got;
+    const Deadline watched(0.5);
+    while (!watched.passed()) from.write(data.data() + written, 1), from.released();
+    CHECK(got == then);
+    CHECK(to.lost() != nullptr);
+}
+
+TEST_CASE("registrations that are kept end with their memory, and stay within bounds") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    const auto regions = Regions::of(Device::open(ports->at(0).device));
+    const Regions::Use before = regions->use();
+    std::vector<std::vector<std::byte>> arrays(most_kept + 10, std::vector<std::byte>(8192));
+    std::vector<std::unique_ptr<Lasting>> lasting;
+    for (auto& array : arrays) {
+        lasting.push_back(std::make_unique<Lasting>(array));
+        REQUIRE(regions->find(std::span(array).subspan(100, 200)));
+    }
+    CHECK(regions->use().made - before.made == arrays.size());
+    CHECK(regions->use().kept == most_kept);
+    CHECK(regions->use().kept_bytes == most_kept * 8192);
+    REQUIRE(regions->find(arrays.back()));
+    CHECK(regions->use().reused - before.reused == 1);
+    REQUIRE(regions->find(arrays.front()));  // registered anew, since it was dropped
+    CHECK(regions->use().made - before.made == arrays.size() + 1);
+    CHECK(!regions->find(std::span(arrays.front().data(), 8193)));  // more than the array
+    lasting.clear();
+    CHECK(regions->use().kept == 0);
+    CHECK(regions->use().kept_bytes == 0);
 }
 
 TEST_CASE("a receiver that does not read holds the sender up, and nothing is lost") {

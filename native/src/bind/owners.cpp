@@ -1,0 +1,84 @@
+#include "bind/owners.hpp"
+
+#include <unordered_map>
+
+#include "bind/common.hpp"
+#include "link/lasting_memory.hpp"
+
+namespace nb = nanobind;
+
+namespace collectives {
+
+namespace {
+
+// To watch an array takes about as long as to copy so many bytes.
+constexpr std::size_t shortest_watched = 32 << 10;
+
+struct Watched {
+    nb::object reference;  // weak
+    std::uint64_t stretch = 0;
+    std::span<std::byte> bytes;
+};
+
+using ByArray = std::unordered_map<PyObject*, Watched>;
+
+// Never destroyed: references to arrays that outlive the module call back.
+ByArray& watched() {
+    static auto* const all = new ByArray;
+    return *all;
+}
+
+std::span<std::byte> bytes_of(const PyArrayObject* array) {
+    return {static_cast<std::byte*>(PyArray_DATA(array)),
+            elements_of(array) * static_cast<std::size_t>(PyArray_ITEMSIZE(array))};
+}
+
+// Called with the weak reference, and the address of its array as a number.
+PyObject* forget(PyObject* address, PyObject* /*reference*/) {
+    const auto place = watched().find(static_cast<PyObject*>(PyLong_AsVoidPtr(address)));
+    if (place != watched().end()) {
+        const std::uint64_t stretch = place->second.stretch;
+        watched().erase(place);
+        LastingMemory::of_process().end(stretch);
+    }
+    Py_RETURN_NONE;
+}
+
+void watch(PyObject* array, std::span<std::byte> bytes) {
+    static PyMethodDef forget_method{"forget", forget, METH_O, nullptr};
+    const nb::object address = nb::steal(PyLong_FromVoidPtr(array));
+    const nb::object callback = nb::steal(PyCFunction_New(&forget_method, address.ptr()));
+    nb::object reference = nb::steal(PyWeakref_NewRef(array, callback.ptr()));
+    if (!reference.is_valid()) return PyErr_Clear();  // its class has no weak references
+    watched()[array] = {std::move(reference), LastingMemory::of_process().begin(bytes), bytes};
+}
+
+}  // namespace
+
+void announce(Group& group, nb::handle object) {
+    if (!group.links().register_memory() || object.is_none()) return;
+    const auto* array = reinterpret_cast<const PyArrayObject*>(object.ptr());
+    if (bytes_of(array).size() < shortest_watched) return;
+    PyObject* base = PyArray_BASE(array);
+    while (base != nullptr && PyObject_TypeCheck(base, array_type()) != 0) {
+        array = reinterpret_cast<const PyArrayObject*>(base);
+        base = PyArray_BASE(array);
+    }
+    const std::span<std::byte> bytes = bytes_of(array);
+    if (base != nullptr || !PyArray_CHKFLAGS(array, NPY_ARRAY_OWNDATA)) {
+        LastingMemory::of_process().end_overlapping(bytes_of(reinterpret_cast<PyArrayObject*>(object.ptr())));
+        return;
+    }
+    auto* const owner = const_cast<PyObject*>(reinterpret_cast<const PyObject*>(array));
+    const auto place = watched().find(owner);
+    if (place != watched().end()) {
+        // An array can be given other memory (ndarray.__setstate__).
+        const std::span<std::byte> known = place->second.bytes;
+        if (known.data() == bytes.data() && known.size() == bytes.size()) return;
+        LastingMemory::of_process().end(place->second.stretch);
+        watched().erase(place);
+    }
+    watch(owner, bytes);
+}
+
+}  // namespace collectives

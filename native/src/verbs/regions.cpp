@@ -1,0 +1,128 @@
+#include "verbs/regions.hpp"
+
+#include <unistd.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "verbs/library.hpp"
+#include "verbs/tuning.hpp"
+
+namespace collectives::verbs {
+
+namespace {
+
+struct AllRegions {
+    std::mutex mutex;
+    std::map<std::string, std::weak_ptr<Regions>> by_device;
+};
+
+AllRegions& all_regions() {
+    static AllRegions all;
+    return all;
+}
+
+// Whether a process may fork while memory is registered. Older kernels give the parent new pages when it
+// writes after a fork, and the device goes on with the old ones. If somebody asked libibverbs to prevent
+// that, children lack the pages, which the caller's may need.
+bool survives_fork() {
+    const auto asked = library().is_fork_initialized;
+    return asked != nullptr && asked() == abi::fork_unneeded;
+}
+
+}  // namespace
+
+std::shared_ptr<const Region> Region::make(std::shared_ptr<Device> device, std::span<std::byte> bytes) {
+    abi::Region* const region = library().reg_mr(device->domain(), bytes.data(), bytes.size(),
+                                                 abi::access_local_write | abi::access_remote_write);
+    if (region == nullptr) return nullptr;
+    return std::shared_ptr<const Region>(new Region(std::move(device), region, bytes.size()));
+}
+
+Region::Region(std::shared_ptr<Device> device, abi::Region* region, std::size_t size)
+    : device_(std::move(device)), region_(region), size_(size), process_(::getpid()) {}
+
+Region::~Region() {
+    // In a forked child it is still the parent's.
+    if (::getpid() == process_) library().dereg_mr(region_);
+}
+
+std::shared_ptr<Regions> Regions::of(const std::shared_ptr<Device>& device) {
+    const std::lock_guard lock(all_regions().mutex);
+    std::weak_ptr<Regions>& place = all_regions().by_device[device->name()];
+    std::shared_ptr<Regions> regions = place.lock();
+    if (!regions) {
+        regions = std::shared_ptr<Regions>(new Regions(device));
+        LastingMemory::of_process().add(regions);
+        place = regions;
+    }
+    return regions;
+}
+
+Regions::Regions(std::shared_ptr<Device> device) : device_(std::move(device)), is_safe_(survives_fork()) {}
+
+std::shared_ptr<const Region> Regions::find(std::span<std::byte> bytes) {
+    if (!is_safe_) return nullptr;
+    if (const auto stretch = LastingMemory::of_process().find(bytes)) {
+        if (stretch->bytes.size() <= most_kept_bytes) return keep(*stretch);
+    }
+    if (bytes.size() < registered_once_from) return nullptr;
+    std::shared_ptr<const Region> region = Region::make(device_, bytes);
+    const std::lock_guard lock(mutex_);
+    ++(region ? use_.made : use_.refused);
+    return region;
+}
+
+std::shared_ptr<const Region> Regions::keep(const LastingMemory::Stretch& stretch) {
+    const std::lock_guard lock(mutex_);
+    if (const auto place = by_stretch_.find(stretch.id); place != by_stretch_.end()) {
+        order_.splice(order_.begin(), order_, place->second);
+        ++use_.reused;
+        return order_.front().region;
+    }
+    const auto is_full = [&] {
+        return order_.size() >= most_kept || use_.kept_bytes + stretch.bytes.size() > most_kept_bytes;
+    };
+    while (!order_.empty() && is_full()) drop_oldest();
+    std::shared_ptr<const Region> region = Region::make(device_, stretch.bytes);
+    while (!region && !order_.empty()) {  // so much memory may not be locked
+        drop_oldest();
+        region = Region::make(device_, stretch.bytes);
+    }
+    if (!region) {
+        ++use_.refused;
+        return nullptr;
+    }
+    ++use_.made;
+    use_.kept_bytes += region->size();
+    order_.push_front({stretch.id, region});
+    by_stretch_[stretch.id] = order_.begin();
+    return region;
+}
+
+void Regions::drop_oldest() {
+    use_.kept_bytes -= order_.back().region->size();
+    by_stretch_.erase(order_.back().stretch);
+    order_.pop_back();
+}
+
+void Regions::forget(std::uint64_t stretch) {
+    std::shared_ptr<const Region> last;  // released without the lock
+    const std::lock_guard lock(mutex_);
+    const auto place = by_stretch_.find(stretch);
+    if (place == by_stretch_.end()) return;
+    last = std::move(place->second->region);
+    use_.kept_bytes -= last->size();
+    order_.erase(place->second);
+    by_stretch_.erase(place);
+}
+
+Regions::Use Regions::use() const {
+    const std::lock_guard lock(mutex_);
+    Use found = use_;
+    found.kept = order_.size();
+    return found;
+}
+
+}  // namespace collectives::verbs

@@ -1,0 +1,83 @@
+// Memory of callers that is registered with a device, so that it sends from there, and peers write to it.
+//
+// Memory that lasts (link/lasting_memory.hpp) is registered as a whole, and stays so until it ends, or until
+// others need the room. Other memory is registered for one message.
+//
+// Invariant: a registration that is kept is of memory that has had the same owner since it was made. What is
+// kept never exceeds the bounds of tuning.hpp. Whoever uses a region holds it, and its memory, meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+
+#include "link/lasting_memory.hpp"
+#include "verbs/device.hpp"
+
+namespace collectives::verbs {
+
+class Region {
+  public:
+    // Null if the device refuses this memory, for example because it is read-only.
+    static std::shared_ptr<const Region> make(std::shared_ptr<Device> device, std::span<std::byte> bytes);
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+    ~Region();
+
+    std::size_t size() const { return size_; }
+    std::uint32_t local_key() const { return region_->local_key; }
+    std::uint32_t remote_key() const { return region_->remote_key; }
+
+  private:
+    Region(std::shared_ptr<Device> device, abi::Region* region, std::size_t size);
+
+    std::shared_ptr<Device> device_;
+    abi::Region* region_;
+    std::size_t size_;
+    pid_t process_;
+};
+
+class Regions final : public LastingMemory::Keeper {
+  public:
+    // What was done since the process began, and what is kept now.
+    struct Use {
+        std::uint64_t made = 0;
+        std::uint64_t reused = 0;
+        std::uint64_t refused = 0;
+        std::size_t kept = 0;        // regions
+        std::size_t kept_bytes = 0;  // of their memory
+    };
+
+    // Of that device, shared by all links of the process.
+    static std::shared_ptr<Regions> of(const std::shared_ptr<Device>& device);
+
+    // A region with all of these bytes, which the caller keeps in place until it releases the region. Null if
+    // they cannot be registered, or if that does not pay.
+    std::shared_ptr<const Region> find(std::span<std::byte> bytes);
+    void forget(std::uint64_t stretch) override;
+    Use use() const;
+
+  private:
+    struct Kept {
+        std::uint64_t stretch = 0;
+        std::shared_ptr<const Region> region;
+    };
+    using Order = std::list<Kept>;
+
+    explicit Regions(std::shared_ptr<Device> device);
+    std::shared_ptr<const Region> keep(const LastingMemory::Stretch& stretch);
+    void drop_oldest();
+
+    std::shared_ptr<Device> device_;
+    bool is_safe_;  // a fork leaves registered memory in place
+    mutable std::mutex mutex_;
+    Order order_;  // what was used last comes first
+    std::unordered_map<std::uint64_t, Order::iterator> by_stretch_;
+    Use use_;
+};
+
+}  // namespace collectives::verbs
