@@ -28,10 +28,12 @@ ByArray& watched() {
     return *all;
 }
 
-std::span<std::byte> bytes_of(const PyArrayObject* array) {
-    return {static_cast<std::byte*>(PyArray_DATA(array)),
-            elements_of(array) * static_cast<std::size_t>(PyArray_ITEMSIZE(array))};
+std::span<std::byte> bytes_of(nb::handle array) {
+    return {static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr()))),
+            nb::cast<std::size_t>(array.attr("nbytes"))};
 }
+
+PyObject* base_of(nb::handle array) { return PyArray_BASE(reinterpret_cast<PyArrayObject*>(array.ptr())); }
 
 // Called with the weak reference, and the address of its array as a number.
 PyObject* forget(PyObject* address, PyObject* /*reference*/) {
@@ -53,24 +55,17 @@ void watch(PyObject* array, std::span<std::byte> bytes) {
     watched()[array] = {std::move(reference), LastingMemory::of_process().begin(bytes), bytes};
 }
 
-}  // namespace
-
-void announce(Group& group, nb::handle object) {
-    if (!group.links().register_memory() || object.is_none()) return;
-    const auto* array = reinterpret_cast<const PyArrayObject*>(object.ptr());
-    if (bytes_of(array).size() < shortest_watched) return;
-    PyObject* base = PyArray_BASE(array);
-    while (base != nullptr && PyObject_TypeCheck(base, array_type()) != 0) {
-        array = reinterpret_cast<const PyArrayObject*>(base);
-        base = PyArray_BASE(array);
+void find_owner(nb::handle array) {
+    const std::span<std::byte> used = bytes_of(array);
+    if (used.size() < shortest_watched) return;
+    nb::handle owner = array;
+    while (base_of(owner) != nullptr && PyObject_TypeCheck(base_of(owner), array_type()) != 0) {
+        owner = base_of(owner);
     }
-    const std::span<std::byte> bytes = bytes_of(array);
-    if (base != nullptr || !PyArray_CHKFLAGS(array, NPY_ARRAY_OWNDATA)) {
-        LastingMemory::of_process().end_overlapping(bytes_of(reinterpret_cast<PyArrayObject*>(object.ptr())));
-        return;
-    }
-    auto* const owner = const_cast<PyObject*>(reinterpret_cast<const PyObject*>(array));
-    const auto place = watched().find(owner);
+    const bool owns = PyArray_CHKFLAGS(reinterpret_cast<PyArrayObject*>(owner.ptr()), NPY_ARRAY_OWNDATA) != 0;
+    if (base_of(owner) != nullptr || !owns) return LastingMemory::of_process().end_overlapping(used);
+    const std::span<std::byte> bytes = bytes_of(owner);
+    const auto place = watched().find(owner.ptr());
     if (place != watched().end()) {
         // An array can be given other memory (ndarray.__setstate__).
         const std::span<std::byte> known = place->second.bytes;
@@ -78,7 +73,18 @@ void announce(Group& group, nb::handle object) {
         LastingMemory::of_process().end(place->second.stretch);
         watched().erase(place);
     }
-    watch(owner, bytes);
+    watch(owner.ptr(), bytes);
+}
+
+}  // namespace
+
+void announce(Group& group, nb::handle array) noexcept {
+    if (!group.links().register_memory() || array.is_none()) return;
+    try {
+        find_owner(array);
+    } catch (...) {
+        PyErr_Clear();  // out of memory: this array gains nothing
+    }
 }
 
 }  // namespace collectives

@@ -13,6 +13,6 @@ namespace collectives {
 // The group is about to work on that array, an ndarray or None. Without effect for a group that gains nothing
 // from memory that lasts, and for short arrays. Memory that belongs to anything but NumPy's allocator is not
 // watched: its owner may map it anew while the array lives.
-void announce(Group& group, nanobind::handle array);
+void announce(Group& group, nanobind::handle array) noexcept;
 
 }  // namespace collectives
