@@ -17,7 +17,7 @@ from collectives.transports.nccl import Nccl
 from collectives.transports.shm import ShmTransport
 from collectives.transports.tcp import TcpTransport
 from collectives.transports.transport import Transport
-from collectives.transports.verbs import VerbsTransport
+from collectives.transports.verbs import VerbsBetweenHosts, VerbsTransport
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -30,8 +30,11 @@ _BUILT_IN: dict[str, Transport] = {
 _loaded: dict[str, Transport] = {}  # transports of other packages
 _LIBRARIES: dict[str, Library] = {library.scheme: library for library in (Nccl(),)}
 
-# In the order in which `transport="auto"` prefers them for a pair of ranks. Verbs are used if they are asked for.
-AUTO = tuple(scheme for scheme in _BUILT_IN if scheme != "verbs")
+# What `transport="auto"` tries for a pair of ranks, in this order.
+_AUTO: dict[str, Transport] = {
+    t.scheme: t for t in (InprocTransport(), ShmTransport(), VerbsBetweenHosts(), TcpTransport())
+}
+AUTO = tuple(_AUTO)
 LIBRARIES = tuple(_LIBRARIES)  # the names of libraries for device memory; links carry what ranks agree on
 
 
@@ -81,6 +84,11 @@ def transport(scheme: str) -> Transport:
         return found
     names = ("auto", *schemes())
     raise ValueError(f"unknown transport {scheme!r}{hint(scheme, names)}; there are {', '.join(names)}")
+
+
+def automatic(scheme: str) -> Transport:
+    """The transport `scheme`, one of `AUTO`, with the conditions under which `transport="auto"` takes it."""
+    return _AUTO[scheme]
 
 
 def available(scheme: str) -> str | None:

@@ -6,20 +6,25 @@ without it. This module asks the engine for ports, and publishes of which kind t
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectives.native import _engine
 from collectives.native.errors import TransportUnavailable
+from collectives.transports.addresses import interface_addresses
 from collectives.transports.tcp import TcpTransport, listener
 from collectives.transports.transport import Listener, Place, Scope, left_out
 
 if TYPE_CHECKING:
     from collectives.native._engine import Group
 
-_LAYERS = "layers "  # begins the address that names the kinds of a rank's ports
+_PORTS = "ports "  # begins the address that names the kinds of a rank's ports, and their networks
 _KNOWN_LAYERS = ("Ethernet", "InfiniBand")
+_MOST_NETWORKS = 4  # that a rank names
+_DEVICES = Path("/sys/class/infiniband")
 
 
 class VerbsTransport:
@@ -43,7 +48,7 @@ class VerbsTransport:
         for place in (mine, theirs):
             if not place.addresses:
                 return f"{place} does not offer RDMA verbs"
-        ours, others = (_parts(place)[0] for place in (mine, theirs))
+        ours, others = ({layer for layer, _ in _parts(place)[0]} for place in (mine, theirs))
         if not ours & others:
             return f"{mine} has RDMA ports of {_named(ours)}, and {theirs} of {_named(others)}"
         return self._tcp.reaches(_over_tcp(mine), _over_tcp(theirs))
@@ -52,13 +57,36 @@ class VerbsTransport:
         self._tcp.route(group, _over_tcp(mine), _over_tcp(theirs), scope, timeout, "verbs")
 
 
+class VerbsBetweenHosts(VerbsTransport):
+    """Verbs as `transport="auto"` takes them: between hosts, and only where no router could be in the way."""
+
+    def available(self) -> str | None:
+        # Most machines have no RDMA, and need not load a library to find out.
+        if not any(_DEVICES.glob("*")):
+            return f"this machine has no RDMA device ({_DEVICES} is empty)"
+        return super().available()
+
+    def reaches(self, mine: Place, theirs: Place) -> str | None:
+        problem = super().reaches(mine, theirs)
+        if problem is not None:
+            return problem
+        if mine.identity.same_machine(theirs.identity) and mine.identity.same_network(theirs.identity):
+            return f"{mine} and {theirs} are on one host, and RDMA is taken between hosts only unless it is asked for"
+        for place in (mine, theirs):
+            if len(_parts(place)[0]) > 1:
+                return f"{place} has RDMA ports in several networks: name one by COLLECTIVES_VERBS_DEVICE"
+        if _parts(mine)[0] != _parts(theirs)[0]:
+            return f"the RDMA ports of {mine} and {theirs} are in different networks"
+        return None
+
+
 class _VerbsListener:
-    """A TCP listener, which also says of which kinds this rank's ports are."""
+    """A TCP listener, which also says of which kinds this rank's ports are, and in which networks."""
 
     def __init__(self, tcp: Listener) -> None:
         self._tcp = tcp
-        layers = {port["layer"] for port in _usable()} & set(_KNOWN_LAYERS)
-        self.addresses: Sequence[str] = (_LAYERS + " ".join(sorted(layers)), *tcp.addresses)
+        ports = sorted({_kind(port) for port in _usable() if port["layer"] in _KNOWN_LAYERS})[:_MOST_NETWORKS]
+        self.addresses: Sequence[str] = (_PORTS + " ".join(f"{layer}={net}" for layer, net in ports), *tcp.addresses)
 
     def attach(self, group: Group) -> None:
         self._tcp.attach(group)
@@ -98,13 +126,26 @@ def _why_unusable() -> str | None:
     return "; ".join(f"{port['device']} port {port['port']}: {port['problem']}" for port in chosen)
 
 
-def _parts(place: Place) -> tuple[set[str], tuple[str, ...]]:
-    """The kinds of a rank's ports, and its addresses for TCP. Raises ValueError for what no rank publishes."""
+def _kind(port: dict[str, Any]) -> tuple[str, str]:
+    """The port's layer, and the network that its address belongs to: two ports of one network reach each other."""
+    address = ipaddress.IPv6Address(port["address"])
+    if port["layer"] == "InfiniBand":
+        return port["layer"], f"{int(address) >> 64:x}"  # the subnet's prefix
+    ip = address.ipv4_mapped or address
+    found = next((str(a.network) for a in interface_addresses() if a.ip == ip and not ip.is_link_local), str(ip))
+    return port["layer"], f"{found}:{port['address_kind'].replace(' ', '')}"
+
+
+def _parts(place: Place) -> tuple[set[tuple[str, str]], tuple[str, ...]]:
+    """The kinds of a rank's ports, with their networks, and its addresses for TCP.
+
+    Raises ValueError for what no rank publishes.
+    """
     first, *addresses = place.addresses
-    layers = set(first.removeprefix(_LAYERS).split())
-    if not first.startswith(_LAYERS) or not layers <= set(_KNOWN_LAYERS):
+    ports = {(layer, net) for layer, _, net in (text.partition("=") for text in first.removeprefix(_PORTS).split())}
+    if not first.startswith(_PORTS) or not all(layer in _KNOWN_LAYERS and net for layer, net in ports):
         raise ValueError(f"not what a rank publishes of its RDMA ports: {first[:100]!r}")
-    return layers, tuple(addresses)
+    return ports, tuple(addresses)
 
 
 def _over_tcp(place: Place) -> Place:

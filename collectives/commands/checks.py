@@ -33,7 +33,7 @@ VARIABLES: Final = (
     *("STORE", "RANK", "SIZE", "NAME", "TRANSPORT", "SECRET_FILE", "TIMEOUT"),
     *("HEARTBEAT_INTERVAL", "HEARTBEAT_LIMIT"),
     *("INTERFACE", "RUN_ID", "LOCAL_RANK", "LOCAL_SIZE", "ISA", "SEGMENT", "SOCKETS", "PULL", "WITHOUT"),
-    "VERBS_DEVICE",
+    *("VERBS_DEVICE", "VERBS_TIMEOUT", "VERBS_RETRIES", "VERBS_RNR_RETRIES", "VERBS_DIRECT_FROM"),
     *("TABLE", "ALGORITHM", "CALIBRATE", "JAX", "LOSS_FILE", "NCCL"),
 )
 _DESCRIPTORS: Final = (24, 2)  # file descriptors that a rank needs, and more for each peer

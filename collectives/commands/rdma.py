@@ -9,7 +9,7 @@ from typing import Any
 
 from collectives.commands.checks import Problem, Section
 from collectives.native.errors import TransportUnavailable
-from collectives.transports import verbs
+from collectives.transports import pyverbs, verbs
 
 
 def devices(wanted: str) -> Section:
@@ -32,6 +32,13 @@ def devices(wanted: str) -> Section:
             advice = "until then ranks use other ports" if usable else "until then ranks cannot use verbs"
             fatal = wanted == "verbs" and not usable
             problems.append(Problem("broken" if fatal else "hint", f"RDMA {name}: {port['problem']}", advice))
+    for device in dict.fromkeys(port["device"] for port in ports):
+        try:
+            facts[device] = pyverbs.describe(device)
+        except ImportError as error:
+            facts["pyverbs"] = f"not there, and not needed: {error}"
+        except RuntimeError as error:
+            facts[device] = str(error)
     return Section("rdma", facts, problems)
 
 

@@ -201,6 +201,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `error`: the error after which the communicator cannot be used, or None
         - `clock`: a dict with the keys `name`, `now` (the clock's time when `dump` is called), `unix` (seconds since
           1970 at the same moment) and `resolution`. All times are in seconds
+        - `links`: a list of dicts, one for each open connection to another rank (see below)
         - `operations`: a list of dicts, one for each operation, oldest first
 
         The dict of an operation has these keys:
@@ -219,6 +220,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `waited`: seconds in which the operation moved no data, because it waited for another rank
         - `sent`, `received`: bytes of payload, to and from all ranks; None unless the operation is done
         - `error`: why the operation failed, or None
+
+        `links` has an entry for each open link: `peer`; `kind`, the name of its transport; and `counts`, by name what
+        the transport counts of it. Links of verbs count work requests and bytes (docs/verbs.md), others nothing.
         """
         broken = self._linked.group.broken
         return {
@@ -231,6 +235,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             "closed": self.closed,
             "error": None if broken is None else f"{type(broken).__name__}: {broken}",
             "clock": recorded.clock(),
+            "links": recorded.links(self._linked.group, self.size),
             "operations": recorded.operations(self._linked.group, self._calls.prepare),
         }
 

@@ -30,6 +30,7 @@ T = TypeVar("T")
 HasEnded = Callable[[int], bool]  # given a rank
 
 _MOST_SCHEMES: Final = 16
+_WIRES: Final = ("verbs", "tcp")  # transports whose ranks share no memory
 
 
 def _nobody_has(_rank: int) -> bool:
@@ -59,7 +60,12 @@ class Policy:
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        return registry.AUTO if self.transport in ("auto", *registry.LIBRARIES) else (self.transport,)
+        return (self.transport,) if self.names_one else registry.AUTO
+
+    @property
+    def names_one(self) -> bool:
+        """Whether `transport` names one transport, for all pairs of ranks."""
+        return self.transport not in ("auto", *registry.LIBRARIES)
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -145,7 +151,7 @@ class Endpoints:
                 identity = replace(HostIdentity.here(place.proof), boot=place.boot, netns=place.netns)
             else:
                 for scheme in () if alone else policy.schemes:
-                    self._open(scheme, partial(_listen, scheme, policy.scope))
+                    self._open(scheme, partial(_listen, scheme, policy))
                 proof, self._proof = ("", None) if alone else abstract.bound()
                 identity = HostIdentity.here(proof)
             addresses = {scheme: tuple(shared.listener.addresses) for scheme, shared in self._listeners.items()}
@@ -216,13 +222,13 @@ class Endpoints:
             self._listeners.popitem()[1].close()
 
 
-def _listen(scheme: str, scope: Scope) -> _Shared:
+def _listen(scheme: str, policy: Policy) -> _Shared:
     """Open a listener of a transport. Raises TransportUnavailable, and ValueError for an unknown network interface."""
-    transport = registry.transport(scheme)
+    transport = registry.transport(scheme) if policy.names_one else registry.automatic(scheme)
     reason = transport.available()
     if reason is not None:
         raise TransportUnavailable(reason)
-    return _Shared(transport.listen(scope))
+    return _Shared(transport.listen(policy.scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +334,9 @@ def link(
         outnumbered,
         sockets,
         cache_share(mine, identities),
-        shm.have_heaps(m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind != "tcp"),
+        shm.have_heaps(
+            m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind not in _WIRES
+        ),
         job,
         numbers,
         mine.host,
@@ -454,8 +462,9 @@ def scheme_between(
     peer is gone. Raises TransportUnavailable with the reason against each transport.
     """
     problems = []
+    find = registry.transport if policy.names_one else registry.automatic
     for scheme in policy.schemes:
-        transport = registry.transport(scheme)
+        transport = find(scheme)
         mine, theirs = _place(rank, scheme, members), _place(peer, scheme, members)
         problem = _checked(peer, partial(transport.reaches, mine, theirs))
         if problem is not None and has_ended(peer):
@@ -472,7 +481,7 @@ def slowest(kinds: Sequence[str]) -> str:
     All ranks get the same answer: if there are several processes, every rank has a peer in another process, and if
     there are several machines, every rank has a peer on another machine.
     """
-    order = ("self", "inproc", "shm", "tcp")
+    order = ("self", "inproc", "shm", *_WIRES)
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
 
 

@@ -37,6 +37,12 @@ def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
     return [_operation(record, prepare) for record in group.records()]
 
 
+def links(group: _engine.Group, size: int) -> list[dict[str, Any]]:
+    """The links of this rank that are open, and what their transports count."""
+    kinds = ((peer, group.link_kind(peer)) for peer in range(size))
+    return [{"peer": peer, "kind": kind, "counts": group.link_counts(peer)} for peer, kind in kinds if kind]
+
+
 def clock() -> dict[str, Any]:
     """The clock of operations' times: its name, its current time, and the Unix time at the same moment, in seconds."""
     return {"name": "CLOCK_MONOTONIC", "now": time.monotonic(), "unix": time.time(), "resolution": RESOLUTION}

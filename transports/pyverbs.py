@@ -1,0 +1,46 @@
+"""What pyverbs, the Python binding of rdma-core, tells about RDMA devices: details for `collectives doctor`.
+
+Invariant: nothing depends on it. The engine talks to libibverbs itself, so that ranks are linked without pyverbs, too.
+Its enumerations lie in different modules: in `pyverbs.enums` before rdma-core 57, in `pyverbs.libibverbs_enums` since.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_ENUMERATIONS = ("libibverbs_enums", "enums")
+
+
+def describe(device: str) -> str:
+    """One line about the device of that name: firmware, limits, and whether it pages on demand.
+
+    Raises ImportError if pyverbs is not there or cannot be loaded, RuntimeError if it cannot ask the device.
+    """
+    enums = enumerations()
+    context_of: Any = importlib.import_module("pyverbs.device").Context
+    try:
+        context = context_of(name=device)
+        try:
+            known = context.query_device()
+            extended = context.query_device_ex()
+        finally:
+            context.close()
+    except Exception as error:  # a class of pyverbs's own, which is no OSError
+        raise RuntimeError(f"pyverbs cannot ask {device}: {error}") from error
+    pages = bool(extended.odp_caps.general_caps & enums.IBV_ODP_SUPPORT)
+    return (
+        f"firmware {known.fw_ver or 'of no version'}, up to {known.max_qp} queue pairs, {known.max_mr} regions of "
+        f"{known.max_mr_size} bytes, {'pages' if pages else 'no paging'} on demand"
+    )
+
+
+def enumerations() -> Any:
+    """The module that has the constants of verbs, such as `IBV_PORT_ACTIVE`. Raises ImportError."""
+    problems = []
+    for name in _ENUMERATIONS:
+        try:
+            return importlib.import_module(f"pyverbs.{name}")
+        except ImportError as error:
+            problems.append(str(error))
+    raise ImportError(f"pyverbs has no enumerations: {'; '.join(problems)}")
