@@ -44,6 +44,7 @@ test-long: test ## Run the tests with all combinations of their parameters.
 test-gpu: $(READY) ## Run the tests that need a GPU, and print device, driver and versions (ARGS for pytest).
 	$(BIN)/python -m tools.check_gpu $(ARGS)
 
+# COLLECTIVES_TESTS=long: all combinations, and 10 000 operations on arrays that come and go.
 test-verbs: $(READY) ## Run the tests of RDMA verbs in a VM with soft-RoCE devices. Root only; fetches 92 MB from Debian.
 	@tools/need.sh doctest
 	PATH="$(CURDIR)/$(BIN):$$PATH" BUILD_ONLY=test_verbs_link tests/native/run.sh

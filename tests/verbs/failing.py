@@ -1,0 +1,141 @@
+"""Failures in the middle of an operation over RDMA, many times: python -m tests.verbs.failing [--runs 50] [KIND…]
+
+Three ranks reduce a large array over and over; then rank 2 is killed, the path between the devices is cut, or an
+interface goes down. All survivors have to raise the same PeerLost within 12 s. Then each fills its arrays with a
+pattern, and watches them for a second: not one byte may change. The kinds are kill, path and down; the last two need
+the VM of vm/boot.sh.
+
+Exit status: 0 if every run held. One line for each run, and a summary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.verbs.programs import started
+
+SIZE = 3
+WITHIN = 12.0  # seconds until all survivors have raised
+START = 120.0  # seconds for ranks to start, where the processor is emulated
+
+PROGRAM = """
+n = 5 << 18
+x = np.ones(n, dtype=np.float32)
+out = np.empty_like(x)
+comm.allreduce(x, out=out)
+say("ready")
+try:
+    while True:
+        comm.allreduce(x, out=out)
+except collectives.PeerLost as error:
+    at = time.monotonic()
+    x.view(np.uint8)[:] = 0xA5
+    out.view(np.uint8)[:] = 0x5A
+    dirty = 0
+    while time.monotonic() < at + 1:
+        dirty += int((x.view(np.uint8) != 0xA5).sum()) + int((out.view(np.uint8) != 0x5A).sum())
+    say({"at": at, "ranks": list(error.ranks), "error": str(error), "dirty": dirty})
+os._exit(0)
+"""
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+@contextlib.contextmanager
+def cut_path() -> Iterator[None]:
+    rule = ("pref", "1", "iif", "veth1", "blackhole")
+    ip("rule", "add", *rule)
+    try:
+        yield
+    finally:
+        ip("rule", "del", *rule)
+
+
+@contextlib.contextmanager
+def interface_down() -> Iterator[None]:
+    ip("link", "set", "veth1", "down")
+    try:
+        yield
+    finally:
+        ip("link", "set", "veth1", "up")
+        for i in (0, 1):  # the kernel has dropped these
+            ip("route", "replace", f"10.77.0.{2 - i}", "dev", f"veth{i}", "table", f"10{i}")
+        time.sleep(0.5)
+
+
+INJECTIONS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
+    "kill": contextlib.nullcontext,
+    "path": cut_path,
+    "down": interface_down,
+}
+
+
+def one(kind: str, delay: float) -> tuple[float, str]:
+    """Seconds until the last survivor has raised, and what is wrong, if anything is."""
+    with tempfile.TemporaryDirectory() as folder, started(PROGRAM, SIZE, Path(folder)) as ranks:
+
+        def line(rank: int) -> Any:
+            stream = ranks[rank].stdout
+            assert stream is not None
+            text = stream.readline()
+            if text:
+                return json.loads(text)
+            errors = ranks[rank].stderr
+            assert errors is not None
+            raise AssertionError(f"rank {rank} ended: {errors.read()[-500:]}")
+
+        for rank in range(SIZE):
+            assert line(rank) == "ready"
+        time.sleep(delay)
+        survivors = (0, 1) if kind == "kill" else (0, 1, 2)
+        with INJECTIONS[kind]():
+            began = time.monotonic()
+            if kind == "kill":
+                ranks[2].kill()
+            said = [line(rank) for rank in survivors]
+    slowest = max(one["at"] for one in said) - began
+    named = {tuple(one["ranks"]) for one in said}
+    wrong = []
+    if slowest > WITHIN:
+        wrong.append(f"{slowest:.1f} s")
+    if len(named) > 1 or not all(named) or (kind == "kill" and named != {(2,)}):
+        wrong.append(f"ranks {sorted(named)}: {[one['error'] for one in said]}")
+    if any(one["dirty"] for one in said):
+        wrong.append(f"{[one['dirty'] for one in said]} bytes changed after the error")
+    return slowest, "; ".join(wrong)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("kinds", nargs="*", default=list(INJECTIONS), metavar="KIND")
+    parser.add_argument("--runs", type=int, default=50, help="of each kind (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    dice = random.Random(options.seed)
+    failed = 0
+    for kind in options.kinds:
+        times = []
+        for number in range(options.runs):
+            slowest, wrong = one(kind, dice.uniform(0, 0.5))
+            times.append(slowest)
+            failed += bool(wrong)
+            print(f"{kind} {number + 1}: {slowest:.2f} s {wrong or 'held'}", flush=True)
+        print(f"{kind}: {len(times)} runs, slowest {max(times):.2f} s, median {sorted(times)[len(times) // 2]:.2f} s")
+    print(f"{failed} runs did not hold")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Ranks that run one program each, linked by verbs, for tests that need more than a case of a collective.
+
+Invariant: a program that does not end in time is ended, and everything that ranks have printed is shown.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from collectives.rendezvous import secret
+
+ROOT = Path(__file__).resolve().parents[2]
+_jobs = itertools.count()
+
+BEGIN = """\
+import json, os, sys, time
+import numpy as np
+import collectives
+
+rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
+comm = collectives.init(os.environ["TEST_STORE"], rank=rank, size=size, name=os.environ["TEST_NAME"], timeout=60.0,
+                        transport=os.environ["TEST_TRANSPORT"])
+
+
+def counts():
+    total = {}
+    for link in comm.dump()["links"]:
+        for name, value in link["counts"].items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def say(value):
+    print(json.dumps(value), flush=True)
+
+"""
+
+
+@contextmanager
+def started(
+    program: str,
+    size: int,
+    folder: Path,
+    transport: str = "verbs",
+    prefixes: Sequence[Sequence[str]] | None = None,
+    **variables: str,
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """A process for each rank, which has `comm`, `counts` and `say` (a line of JSON).
+
+    `prefixes`: for each rank, what stands in front of its command.
+    """
+    key = folder / "secret"
+    secret.write(key, secret.mint())
+    name = f"program{next(_jobs)}"
+    ranks: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(size):
+            environment = {
+                **os.environ,
+                "TEST_RANK": str(rank),
+                "TEST_SIZE": str(size),
+                "TEST_STORE": (folder / "store").as_uri(),
+                "TEST_NAME": name,
+                "TEST_TRANSPORT": transport,
+                "COLLECTIVES_SECRET_FILE": str(key),
+                "OMP_NUM_THREADS": "1",
+                **variables,
+            }
+            ranks.append(
+                subprocess.Popen(
+                    [*(prefixes[rank] if prefixes else ()), sys.executable, "-c", BEGIN + textwrap.dedent(program)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    cwd=ROOT,
+                    env=environment,
+                )
+            )
+        yield ranks
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                assert stream is not None
+                stream.close()
+
+
+def run(
+    program: str, size: int, folder: Path, within: float = 200.0, transport: str = "verbs", **variables: str
+) -> list[list[Any]]:
+    """What each rank has said, after all have ended without an error."""
+    deadline = time.monotonic() + within
+    with started(program, size, folder, transport, **variables) as ranks:
+        said = []
+        wrong = ""
+        for rank, process in enumerate(ranks):
+            try:
+                out, errors = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, errors = process.communicate()
+                errors += f"not ended within {within:g} s"
+            if process.returncode != 0:
+                wrong += f"rank {rank}: status {process.returncode}\n{out}{errors}\n"
+            said.append(out)
+        assert not wrong, wrong
+    return [[json.loads(line) for line in out.splitlines()] for out in said]
