@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import collectives
 from tests.finished import finished
-from tests.warm.parents import interpreter
+from tests.warm.parents import interpreter, python
 
 _HOME = Path(collectives.__file__).parents[1]
 _CHOSEN = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # by the launcher, for its ranks
@@ -54,8 +54,8 @@ def launched(
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **environment,
     }
-    before = interpreter(warm, {**_CHOSEN, **settings}) if warm else []
-    command = [sys.executable, *_LAUNCHER, "-n", str(size), *run, *before, str(script), *arguments]
+    before = [interpreter(warm, {**_CHOSEN, **settings})] if warm else []
+    command = [python(settings), *_LAUNCHER, "-n", str(size), *run, *before, str(script), *arguments]
     done = finished(command, env=settings)
     lines: dict[int, list[str]] = {rank: [] for rank in range(size)}
     for line in done.stdout.splitlines():

@@ -1,5 +1,8 @@
 """The command as its users run it: in processes of their own, with no launcher's variables around.
 
+The command and its ranks are forked from a process that has imported what they need (`tests/warm/parents.py`); `COMMAND`
+starts Python.
+
 Invariant: what was started has ended when `bench` returns.
 """
 
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import collectives
 from tests.finished import finished
+from tests.warm.parents import python
 
 HOME = Path(collectives.__file__).parents[1]
 COMMAND = (sys.executable, "-c", "from collectives.commands.main import main; main(prog_name='collectives')")
@@ -46,7 +50,8 @@ def command(
     *arguments: str, folder: Path | None = None, code: int | None = 0, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """`collectives ...`, which has to end with that code, unless it is None."""
-    done = finished([*COMMAND, *arguments], cwd=folder, env=environment() if env is None else env)
+    settings = environment() if env is None else env
+    done = finished([python(settings), *COMMAND[1:], *arguments], cwd=folder, env=settings)
     assert code in (None, done.returncode), f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -55,19 +55,19 @@ SETTINGS = {"OMP_NUM_THREADS": "1"}
 OF_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}  # by the benchmark, for its ranks
 
 
-def warm_command(folder: Path, framework: str, *arguments: str) -> list[str]:
+def warm_command(framework: str, *arguments: str) -> list[str]:
     """`collectives bench hooks`, to be run with SETTINGS."""
     modules, more = (parents.TORCH, {}) if framework == "torch" else (parents.TENSORFLOW, OF_TENSORFLOW)
-    python = parents.executable(folder, modules, environment(**SETTINGS, **more))
+    program = parents.interpreter(modules, environment(**SETTINGS, **more))
     main = "from collectives.commands.main import main; main(prog_name='collectives')"
-    code = f"import sys; sys.executable = {str(python)!r}; {main}"
-    return [sys.executable, "-c", code, "bench", "hooks", "--framework", framework, *arguments]
+    code = f"import sys; sys.executable = {program!r}; {main}"
+    return [parents.python(environment(**SETTINGS)), "-c", code, "bench", "hooks", "--framework", framework, *arguments]
 
 
 @installed("torch")
 def test_torch(tmp_path: Path) -> None:
     arguments = ("--trace", "mnist-cnn,ddp-digits", *QUICK, "--json", "hooks.json")
-    done = finished(warm_command(tmp_path, "torch", *arguments), env=environment(**SETTINGS), cwd=tmp_path)
+    done = finished(warm_command("torch", *arguments), env=environment(**SETTINGS), cwd=tmp_path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     lines = table(done.stdout)
     assert [line[0::3][:2] for line in lines] == [["mnist-cnn", way] for way in TORCH.ways] + [["ddp-digits", "step"]]
@@ -88,7 +88,7 @@ def test_torch(tmp_path: Path) -> None:
 @installed("tensorflow")
 def test_tensorflow(tmp_path: Path) -> None:
     arguments = ("--trace", "mnist-cnn", "--repeats", "1", "--iters", "1")
-    done = finished(warm_command(tmp_path, "tensorflow", *arguments), env=environment(**SETTINGS))
+    done = finished(warm_command("tensorflow", *arguments), env=environment(**SETTINGS))
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     lines = table(done.stdout)
     assert [line[3] for line in lines] == list(TENSORFLOW.ways)
@@ -98,8 +98,9 @@ def test_tensorflow(tmp_path: Path) -> None:
 
 @installed("torch")
 def test_nothing_is_left_where_it_is_ended(tmp_path: Path) -> None:
+    arguments = warm_command("torch", "--trace", "mnist-cnn", "--budget", "60")[1:]
     running = subprocess.Popen(
-        warm_command(tmp_path, "torch", "--trace", "mnist-cnn", "--budget", "60"),
+        [sys.executable, *arguments],  # its children are looked at
         env=environment(**SETTINGS),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -16,7 +16,7 @@ from collectives.rendezvous._participant import slot
 from collectives.rendezvous._records import Scope
 from collectives.rendezvous.file import FileStore
 from tests.rendezvous.groups import Arrivals, Rank, find_notice, job, meet
-from tests.rendezvous.processes import python
+from tests.rendezvous.processes import started
 from tests.rendezvous.threads import Outcome, background
 from tests.waiting import eventually
 
@@ -36,7 +36,7 @@ SCOPE = Scope("group", None, 0, None)
 
 def join(folder: Path, rank: int, size: int) -> subprocess.Popen[str]:
     """A process that joins as `rank`, once it has begun to."""
-    child = python(CHILD, folder.as_uri(), str(rank), str(size))
+    child = started(CHILD, folder.as_uri(), str(rank), str(size))
     assert child.stdout is not None and child.stdout.readline() == "up\n"
     return child
 

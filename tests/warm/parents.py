@@ -1,19 +1,22 @@
-"""Ranks that are forked from a process that has imported their framework, instead of importing it once more.
+"""Processes that are forked from one that has imported what they need, instead of importing it once more.
 
-`interpreter(modules, environment)` gives the command that replaces `python` in the command line of a rank: the launcher
-starts `client.py`, and `server.py` forks the rank. `executable` is for programs that start `python -I -c CODE`.
+`interpreter(modules, environment)` is a program to start in place of Python, with any arguments (`client.cpp`): a
+process that has imported the modules forks one that runs them (`server.py`), which becomes like one that was started
+(`forked.py`). Where it could not be, the program becomes Python: with other options than -c, -m, -I and -u, in another
+namespace, or with variables that Python, NumPy or a framework read as they are imported and that differ.
 
-Invariant: a rank sees what a new process would see: its own arguments, environment, directory, streams and cores, a
-fresh `__main__`, and a `collectives` that it imports itself. What a framework reads as it is imported is the same in
-the parent, or the rank ends with an error. Two things differ: all ranks have one hash seed, and the
-process that the launcher waits for is not the rank itself, but ends with the rank's exit code or signal.
+Invariant: tests cannot tell a forked process from a started one, but for these: it is not the process that they started
+but one that ends with it, with the same exit code or by the same signal, and gets its signals, SIGSTOP excepted. Forked
+processes have one hash seed, and all their libraries at the same addresses. At their end, modules are not taken apart.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import shlex
+import functools
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,8 +27,15 @@ from pathlib import Path
 from typing import Final
 
 from tests.leftovers import marked
-from tests.warm.server import read_at_import
+from tests.warm.server import counts_threads, read_at_import
 
+# What ranks and commands of this library import. None of it reads a variable of the library's as it is imported.
+OURS: Final = (
+    *("numpy", "click", "rich.console", "rich.progress"),
+    *(f"collectives.{name}" for name in ("algorithms", "core.init", "rendezvous", "transports", "bench.rank")),
+    *(f"collectives.commands.{name}" for name in ("main", "run", "doctor", "explain", "simulate")),
+    *(f"collectives.bench.commands.{name}" for name in ("bench", "calibrate")),
+)
 # What ranks of tests import, with what the framework itself imports on first use. JAX, TensorFlow and PyTorch start
 # threads later only. Examples read their data from scikit-learn, which takes as long to import as a framework.
 SKLEARN: Final = ("numpy", "sklearn.datasets")
@@ -37,23 +47,41 @@ TORCH: Final = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.pa
 # For JAX in XLA_FLAGS: the operations are what they are, but are compiled in half the time.
 QUICK_XLA: Final = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
-LIMIT: Final = 3  # parents at a time: one that has imported TensorFlow takes 700 MB
+LIMIT: Final = 4  # parents at a time: one that has imported TensorFlow takes 700 MB
 _HERE: Final = Path(__file__).parent
+
+
+@functools.cache
+def _client() -> Path | None:
+    """The program that stands in for Python, compiled; None without a compiler."""
+    compiler = (os.environ.get("CXX") or "c++").split()
+    if shutil.which(compiler[0]) is None:
+        return None
+    folder = tempfile.mkdtemp(prefix="warm-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, "python")
+    name = f'-DWARM_PYTHON="{sys.executable}"'
+    subprocess.run([*compiler, "-std=c++20", "-O1", name, str(_HERE / "client.cpp"), "-o", str(path)], check=True)
+    return path
 
 
 class _Parent:
     """A process that has imported `modules` in `environment`; jobs may connect while it still does."""
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, client: Path, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="warm-")
-        path = Path(self._folder.name, "socket")
-        self.command = [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(path)]
+        self.program = Path(self._folder.name, "python")
+        shutil.copy(client, self.program)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-            listening.bind(str(path))
+            listening.bind(str(self.program.with_name("socket")))
             listening.listen(64)
+            paths = environment.get("PYTHONPATH", "")
+            arguments = [str(listening.fileno()), str(self.program), paths, *modules]
+            own = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
             self._process = subprocess.Popen(
-                [sys.executable, str(_HERE / "server.py"), str(listening.fileno()), *modules],
-                env=environment,
+                [sys.executable, "-m", "tests.warm.server", *arguments],
+                env=own if counts_threads(modules) else {**own, "OMP_NUM_THREADS": "1"},
+                cwd=_HERE.parents[1],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
@@ -74,31 +102,29 @@ class _Parent:
 _parents: Final[dict[object, _Parent]] = {}  # the one used last is the last
 
 
-def interpreter(modules: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command to start a script with, for ranks that get this environment; OSError if there is none any more.
+def interpreter(modules: Sequence[str], environment: Mapping[str, str]) -> str:
+    """The path of the program to start in place of Python, for processes that get this environment.
 
-    Modules of packages that are not installed are left out.
+    Modules of packages that are not installed are left out. Where there is no compiler, it is Python's path.
     """
+    if (client := _client()) is None:
+        return sys.executable
     modules = tuple(module for module in modules if find_spec(module.partition(".")[0]) is not None)
     chosen = {name: value for name, value in environment.items() if not name.startswith("COLLECTIVES_")}
-    key = (modules, frozenset(read_at_import(chosen).items()))
+    key = (modules, frozenset(read_at_import(chosen, modules).items()))
     found = _parents.pop(key, None)
     if found is not None and found.ended():
         found.close()
         found = None
     while found is None and len(_parents) >= LIMIT:
         _parents.pop(next(iter(_parents))).close()
-    _parents[key] = found = found or _Parent(modules, chosen)
-    return found.command
+    _parents[key] = found = found or _Parent(client, modules, chosen)
+    return str(found.program)
 
 
-def executable(folder: Path, modules: Sequence[str], environment: Mapping[str, str]) -> Path:
-    """A program to start in place of `python -I -c CODE`; it is written to `folder`."""
-    path = folder / "python"
-    command = shlex.join([*interpreter(modules, environment), str(_HERE / "given_code.py")])
-    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-    path.chmod(0o700)
-    return path
+def python(environment: Mapping[str, str] | None = None) -> str:
+    """The same for `OURS`; the environment is that of this process where none is given."""
+    return interpreter(OURS, os.environ if environment is None else environment)
 
 
 @atexit.register

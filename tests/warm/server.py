@@ -1,50 +1,58 @@
-"""Imports modules once, and forks a process for each script that a client asks for.
+"""Imports modules once, and forks a process for each client, which was started in place of Python.
 
-    python server.py LISTENING MODULE ...
+    python -m tests.warm.server LISTENING PROGRAM PATHS MODULE ...
+
+PROGRAM is the client, PATHS are those of PYTHONPATH, which is not set here.
 
 Invariant: this process has one thread whenever it forks, so no framework has started its backend. It ends when its
-standard input does. A rank is killed when its client ends, or this process.
+standard input does. A forked process is killed when its client ends, or this process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
-import json
 import os
-import random
 import select
 import signal
 import socket
 import struct
 import sys
-import types
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
-_PR_SET_PDEATHSIG = 1
+MOST_FILES = 200  # as in client.cpp
 
 # What interpreters, their allocators and the frameworks read as they start.
 _PREFIXES = (
-    *("CUDA_", "GOMP_", "JAX_", "KERAS_", "KMP_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_", "OMP_", "ONEDNN_", "OPENBLAS_"),
-    *("PYTHON", "PYTORCH_", "TF_", "TORCH_", "TPU_", "XLA_"),
+    *("CUDA_", "GOMP_", "JAX_", "KERAS_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_", "OMP_"),
+    *("ONEDNN_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TF_", "TORCH_", "TPU_", "XLA_"),
 )
+_HEEDED = ("PYTHONPATH", "PYTHONUNBUFFERED")  # by forked processes, too
+_WITH_THREADS = {"jax", "keras", "sklearn", "tensorflow", "torch"}
+_SPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 
 
-def read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of it that has to be the same in the parent and in the rank."""
-    return {name: value for name, value in environment.items() if name.startswith(_PREFIXES)}
+def counts_threads(modules: Sequence[str]) -> bool:
+    """Whether OMP_NUM_THREADS matters. NumPy alone has one thread in all parents: others could not fork."""
+    return not _WITH_THREADS.isdisjoint(module.partition(".")[0] for module in modules)
 
 
-def serve(listening: socket.socket, own: Mapping[str, str]) -> str:
-    """Returns in the forked processes only: the script that each has to run. `own`: the environment before imports."""
-    us = os.getpid()
+def read_at_import(environment: Mapping[str, str], modules: Sequence[str]) -> dict[str, str]:
+    """The part of it that has to be the same in the parent, which imports `modules`, and in the forked process."""
+    heeded = _HEEDED if counts_threads(modules) else (*_HEEDED, "OMP_NUM_THREADS")
+    return {k: v for k, v in environment.items() if k.startswith(_PREFIXES) and k not in heeded}
+
+
+def serve(listening: socket.socket, modules: Sequence[str], own: Mapping[str, str]) -> Started:
+    """Returns in the forked processes only: what each has to run. `own`: the environment before imports."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     poll.register(listening, select.POLLIN)
     ranks: dict[int, _Rank] = {}  # by both descriptors
+    us = os.getpid()
     while True:
         descriptor, _ = poll.poll()[0]  # one at a time: a descriptor that is closed may be another's next
         if descriptor == 0:
@@ -53,15 +61,21 @@ def serve(listening: socket.socket, own: Mapping[str, str]) -> str:
             os._exit(0)
         elif descriptor == listening.fileno():
             client, _ = listening.accept()
-            request, streams = _read(client)
+            blocked, files = _received(client)
+            asked = _asked(client, blocked, files, read_at_import(own, modules), modules)
+            if asked is None:
+                with client, contextlib.suppress(OSError):
+                    client.sendall(struct.pack("=i", 0))
+                _close(files.values())
+                continue
             if len(os.listdir("/proc/self/task")) > 1:
-                sys.exit(f"warm: threads have been started by the import of {', '.join(sys.argv[2:])}: none may fork")
+                sys.exit(f"warm: threads have been started by the import of {', '.join(modules)}: none may fork")
             if (process := os.fork()) == 0:
-                for each in [listening.fileno(), client.detach(), *ranks]:
-                    os.close(each)
-                return _become(request, streams, own, us)
-            for stream in streams:
-                os.close(stream)
+                _close([listening.fileno(), client.detach(), *ranks])
+                return asked._replace(parent=us)
+            _close(files.values())
+            with contextlib.suppress(OSError):  # its end is seen below
+                client.sendall(struct.pack("=i", process))
             rank = _Rank(client, process, os.pidfd_open(process))
             for each in rank.descriptors:
                 poll.register(each, select.POLLIN)
@@ -72,6 +86,19 @@ def serve(listening: socket.socket, own: Mapping[str, str]) -> str:
                 poll.unregister(each)
                 del ranks[each]
             rank.end()
+
+
+class Started(NamedTuple):
+    """A client, and what it was started with."""
+
+    client: int  # process
+    parent: int  # the server's process
+    command: list[str]
+    environment: dict[str, str]
+    umask: int
+    ignored: int  # signals, a bit each
+    blocked: int
+    files: dict[int, int]  # by their numbers in the client, those here
 
 
 class _Rank(NamedTuple):
@@ -89,64 +116,84 @@ class _Rank(NamedTuple):
         os.kill(self.process, signal.SIGKILL)
         _, status = os.waitpid(self.process, 0)
         with self.client, contextlib.suppress(OSError):
-            self.client.sendall(struct.pack("!i", os.waitstatus_to_exitcode(status)))
+            self.client.sendall(struct.pack("=i", os.waitstatus_to_exitcode(status)))
         os.close(self.handle)
 
 
-def _read(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    length, streams, _, _ = socket.recv_fds(client, 4, 3)
-    text = bytearray()
-    (wanted,) = struct.unpack("!I", length)
-    while len(text) < wanted:
-        text += client.recv(wanted - len(text))
-    request: dict[str, Any] = json.loads(text)
-    return request, list(streams)
+def _received(client: socket.socket) -> tuple[int, dict[int, int]]:
+    """The signals that are blocked there, and its files; nothing if it is gone."""
+    layout = struct.Struct(f"=Q{MOST_FILES}i")
+    content, here, _, _ = socket.recv_fds(client, layout.size, MOST_FILES, socket.MSG_WAITALL)
+    blocked, *there = layout.unpack(content.ljust(layout.size, b"\0"))
+    return blocked, dict(zip(there, here, strict=False))
 
 
-def _become(request: dict[str, Any], streams: list[int], own: Mapping[str, str], parent: int) -> str:
-    """Make this process the rank that was asked for."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    arguments, environment = request["arguments"], request["environment"]
-    os.setpgid(0, request["group"])
-    os.sched_setaffinity(0, request["cores"])
-    os.chdir(request["directory"])
-    before, asked = read_at_import(own), read_at_import(environment)
-    if differing := sorted(name for name in {*before, *asked} if before.get(name) != asked.get(name)):
-        sys.exit(f"warm: the rank's {', '.join(differing)} differ from those that the modules were imported with")
-    changed = {name: value for name, value in os.environ.items() if own.get(name) != value}  # by the modules
-    os.environ.clear()
-    os.environ.update(environment | changed)
-    _random_again()
-    sys.argv[:] = arguments
-    sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
-    return str(arguments[0])
+def _asked(
+    client: socket.socket, blocked: int, files: dict[int, int], own: Mapping[str, str], modules: Sequence[str]
+) -> Started | None:
+    """What the client was started with; None if a forked process would not be what it asks for."""
+    process, _, _ = struct.unpack("=3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        command, environment = (_texts(process, name) for name in ("cmdline", "environ"))
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+        elsewhere = _place(process) != _place(os.getpid())
+    except OSError:
+        return None  # it is gone
+    variables = _variables(environment)
+    if elsewhere or own != read_at_import(variables, modules) or not understood(command):
+        return None
+    umask, ignored = int(status["Umask"], 8), int(status["SigIgn"], 16)
+    return Started(process, 0, command, variables, umask, ignored, blocked, files)
 
 
-def _random_again() -> None:
-    """New processes have random numbers of their own, where nothing has set a seed."""
-    random.seed()
-    if (numpy := sys.modules.get("numpy")) is not None and "numpy.random" in sys.modules:
-        numpy.random.seed()
+def understood(command: list[str]) -> bool:
+    """Whether it is one of `python [-I] [-u] -c CODE ...`, `-m MODULE ...` and `SCRIPT ...`."""
+    _, chosen = options(command)
+    return len(chosen) > 1 if chosen[:1] in (["-c"], ["-m"]) else bool(chosen) and not chosen[0].startswith("-")
+
+
+def options(command: list[str]) -> tuple[list[str], list[str]]:
+    """Of Python's command line: options that are heeded, and the rest."""
+    first = next((at for at in range(1, len(command)) if command[at] not in ("-I", "-u")), len(command))
+    return command[1:first], command[first:]
+
+
+def _variables(environment: Iterable[str]) -> dict[str, str]:
+    return {text.partition("=")[0]: text.partition("=")[2] for text in environment}
+
+
+def _place(process: int) -> list[str]:
+    """Its namespaces, and whether its addresses are random."""
+    spaces = [os.readlink(f"/proc/{process}/ns/{name}") for name in _SPACES]
+    return [*spaces, Path(f"/proc/{process}/personality").read_text()]
+
+
+def _texts(process: int, name: str) -> list[str]:
+    return [os.fsdecode(each) for each in Path(f"/proc/{process}/{name}").read_bytes().split(b"\0")[:-1]]
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for each in descriptors:
+        os.close(each)
+
+
+def main(listening: int, program: str, paths: str, modules: Sequence[str]) -> NoReturn:
+    from tests.warm.forked import become, finish
+
+    own = _variables(_texts(os.getpid(), "environ"))  # without what Python has set
+    places = sys.path[1:]  # without the working directory
+    sys.path[:] = [*filter(None, paths.split(os.pathsep)), *places]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]  # a program may have others
+    for module in modules:
+        importlib.import_module(module)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; whoever started this process ends it
+    gc.collect()
+    gc.freeze()  # the memory stays common to parent and ranks
+    started = serve(socket.socket(fileno=listening), modules, own)
+    sys.executable, sys.path[:] = program, places
+    finish(become(started, own))
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder
-    before_imports = dict(os.environ)
-    for module in sys.argv[2:]:
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()  # the memory stays common to parent and ranks
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; whoever started this process ends it
-    script = serve(socket.socket(fileno=int(sys.argv[1])), before_imports)
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=script, __builtins__=__builtins__)
-    sys.modules["__main__"] = main
-    with open(script, encoding="utf-8") as file:
-        text = file.read()
-    exec(compile(text, script, "exec", dont_inherit=True), main.__dict__)
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -11,7 +11,6 @@ import os
 import resource
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from collectives.commands.checks import without_password
 from collectives.rendezvous import secret
 from collectives.rendezvous.tcp import TcpStore
 from tests.redis_server import PASSWORD, RedisServer, free_port
+from tests.warm.parents import python
 
 ROOT = Path(cli.__file__).parents[2]
 ENTRY = "from collectives.commands.main import main; main(prog_name='collectives')"
@@ -35,12 +35,13 @@ def run(
     *arguments: str, before: Callable[[], None] | None = None, env: Mapping[str, str] = {}, **more: str
 ) -> tuple[subprocess.CompletedProcess[str], Report]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")} | {"XDG_CACHE_HOME": os.devnull}
+    settings = {**kept, "PYTHONPATH": str(ROOT), **env, **more}
     done = subprocess.run(
-        [sys.executable, "-c", ENTRY, "doctor", "--json", *arguments],
+        [python(settings), "-c", ENTRY, "doctor", "--json", *arguments],
         check=False,
         capture_output=True,
         text=True,
-        env={**kept, "PYTHONPATH": str(ROOT), **env, **more},
+        env=settings,
         preexec_fn=before,
         timeout=60,
     )

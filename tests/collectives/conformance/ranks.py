@@ -9,13 +9,14 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from tests.warm.parents import python
 
 ROOT = Path(__file__).resolve().parents[3]
 OPERATION = 20.0  # seconds for one collective
@@ -58,13 +59,14 @@ class ProcessRank:
         """`prefix`: what stands in front of the command, where it is to run elsewhere; `site`: where packages are."""
         places = [str(ROOT), str(site or ""), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, places))
+        settings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         self.number = number
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "tests.collectives.conformance.worker"],
+            [*prefix, python(settings), "-m", "tests.collectives.conformance.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            env=settings,
         )
         self._answers: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -6,7 +6,6 @@ import math
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import pytest
 import collectives
 from collectives import Communicator
 from tests.collectives.groups import nothing_left, outcomes, ranks
+from tests.warm.parents import python
 
 ONES = np.ones(4, np.float32)
 
@@ -246,7 +246,7 @@ with collectives.init(store, rank=int(rank), size=4, transport=transport) as com
 )
 def test_a_rank_that_is_killed_on_the_way_is_named_by_all(transport: str, algorithm: str, tmp_path: Path) -> None:
     """Whether they wait for it, or for one that does and ends at once."""
-    command = [sys.executable, "-c", KILLED, (tmp_path / "store").as_uri()]
+    command = [python(), "-c", KILLED, (tmp_path / "store").as_uri()]
     started = [
         subprocess.Popen([*command, str(rank), transport, algorithm], stdout=subprocess.PIPE, text=True)
         for rank in range(4)

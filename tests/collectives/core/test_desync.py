@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import pytest
 import collectives
 from collectives import Communicator
 from tests.collectives.groups import outcomes
+from tests.warm.parents import python
 
 Call = Callable[[Communicator, int], object]
 
@@ -207,7 +207,7 @@ def test_processes_exit_with_an_error(tmp_path: Path) -> None:
     )
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(script), f"file://{tmp_path}/store", str(rank)], stderr=subprocess.PIPE, text=True
+            [python(), str(script), f"file://{tmp_path}/store", str(rank)], stderr=subprocess.PIPE, text=True
         )
         for rank in range(2)
     ]

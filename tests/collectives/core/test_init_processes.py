@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.warm.parents import python
 
 ROOT = Path(__file__).resolve().parents[3]
 VARIABLES = [name for name in os.environ if name.startswith(("COLLECTIVES_", "SLURM_", "OMPI_", "PMI_"))]
@@ -37,13 +38,14 @@ print(json.dumps([comm.rank, float(comm.allreduce(np.array(1.0))), repr(comm)]),
 def process(folder: Path, rank: int, size: int, options: str = "", rest: str = "") -> subprocess.Popen[str]:
     code = SCRIPT.format(store=(folder / "store").as_uri(), options=options, rest=rest)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    settings = {**os.environ, "PYTHONPATH": path}
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(rank), str(size)],
+        [python(settings), "-c", code, str(rank), str(size)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env=settings,
     )
 
 

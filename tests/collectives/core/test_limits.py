@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import resource
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.warm.parents import python
 
 MIB = 1 << 20
 
@@ -45,7 +46,7 @@ def ranks(tmp_path: Path, limits: Sequence[tuple[int, int] | None], transport: s
     url, size = f"file://{tmp_path}/store", str(len(limits))
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", _RANK, url, str(rank), size, transport, *map(str, limit or ())],
+            [python(), "-c", _RANK, url, str(rank), size, transport, *map(str, limit or ())],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -121,7 +122,7 @@ threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
-    found = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True, timeout=90)
+    found = subprocess.run([python(), "-c", text], check=False, capture_output=True, text=True, timeout=90)
     assert found.stdout.split("\n") == ["(3,)", "(3,)", ""], found.stderr
 
 
@@ -145,7 +146,7 @@ try:
 except TransportUnavailable as error:
     print(error)
 """
-    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=90, check=True)
+    found = subprocess.run([python(), "-c", text], capture_output=True, text=True, timeout=90, check=True)
     few, many, offered, refused = found.stdout.splitlines()
     assert few == "None"
     assert many.startswith("address space is limited to") and "(ulimit -v)" in many

@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from collectives import Communicator, OpTimeout, algorithms
 from tests.collectives.groups import ranks
+from tests.warm.parents import python
 
 MAP_FIXED = 0x10
 SYS_MEMFD_SECRET = 447
@@ -180,7 +180,7 @@ def test_results_do_not_depend_on_it(tmp_path: Path) -> None:
     digests = []
     everything = "cma,joint-copy,streaming,line-ownership,places"
     for pull, without in (("0", ""), ("1", ""), ("", ""), ("1", "joint-copy"), ("", everything)):
-        command = [sys.executable, "-m", "collectives.commands.main", "run", "-n", "2", sys.executable, str(script)]
+        command = [python(), "-m", "collectives.commands.main", "run", "-n", "2", str(script)]
         environment = {**os.environ, "COLLECTIVES_PULL": pull, "COLLECTIVES_TRANSPORT": "shm"}
         environment["COLLECTIVES_WITHOUT"] = without
         subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)

@@ -24,7 +24,7 @@ def test_destroying_after_rank_0_has_gone_says_nothing() -> None:
     pipe = subprocess.PIPE
     ranks = [
         subprocess.Popen(
-            [*interpreter(TORCH, settings), str(WORKER), str(rank)],
+            [interpreter(TORCH, settings), str(WORKER), str(rank)],
             env={**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
             stdin=pipe,
             stdout=pipe,

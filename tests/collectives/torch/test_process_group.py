@@ -48,7 +48,7 @@ def test_a_killed_rank_is_named_by_the_others(tmp_path: Path) -> None:
     """SIGKILL in the middle of training; nobody but the survivors themselves notices."""
     url = (tmp_path / "store").as_uri()
     settings = environment()
-    command = [*interpreter(TORCH, settings), str(HERE / "worker_killed.py"), url]
+    command = [interpreter(TORCH, settings), str(HERE / "worker_killed.py"), url]
     ranks = [
         subprocess.Popen([*command, str(rank)], env=settings, stdout=subprocess.PIPE, text=True) for rank in range(3)
     ]
@@ -69,7 +69,7 @@ def test_ways_of_torch_to_meet(way: str, tmp_path: Path) -> None:
     meeting = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"} if way == "env" else {}
     ranks = [
         subprocess.Popen(
-            [*interpreter(TORCH, settings), str(HERE / "worker_meets.py"), way, str(rank), *ports],
+            [interpreter(TORCH, settings), str(HERE / "worker_meets.py"), way, str(rank), *ports],
             env={**settings, **meeting, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
