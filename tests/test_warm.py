@@ -200,9 +200,17 @@ def test_python_is_started_where_imports_would_have_read_something_else() -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a namespace")
-def test_python_is_started_in_another_namespace() -> None:
-    inside = ["unshare", "--net", python(), *SHOW]
-    assert not is_forked(subprocess.run(inside, capture_output=True, text=True, check=True))
+def test_namespaces_are_those_of_what_stands_for_it(tmp_path: Path) -> None:
+    look = "import os, sys; print(*(os.readlink(f'/proc/self/ns/{n}') for n in ('ipc', 'mnt', 'net', 'uts')))"
+    script = f"mount -t tmpfs none {tmp_path} && touch {tmp_path}/inside && readlink /proc/$$/ns/ipc /proc/$$/ns/mnt "
+    script += f'/proc/$$/ns/net /proc/$$/ns/uts && exec "$@" {tmp_path}'
+    code = f"{look}; print(os.listdir(sys.argv[1]))"
+    inside = ["unshare", "--ipc", "--mount", "--net", "--uts", "sh", "-c", script, "sh", python(), "-c", code]
+    found = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert found[4:] == [" ".join(found[:4]), "['inside']"]
+    assert set(found[:4]).isdisjoint(os.readlink(f"/proc/self/ns/{name}") for name in ("ipc", "mnt", "net", "uts"))
+    other = ["unshare", "--pid", "--fork", python(), *SHOW]
+    assert not is_forked(subprocess.run(other, capture_output=True, text=True, check=True))
 
 
 def test_a_parent_that_has_ended_is_replaced() -> None:

@@ -1,7 +1,6 @@
 """The command as its users run it: in processes of their own, with no launcher's variables around.
 
-The command and its ranks are forked from a process that has imported what they need (`tests/warm/parents.py`); `COMMAND`
-starts Python.
+The command and its ranks are forked (`tests/warm/parents.py`); `COMMAND` starts Python.
 
 Invariant: what was started has ended when `bench` returns.
 """

@@ -14,16 +14,18 @@ from tests.depth import LONG
 from tests.documents import block
 from tests.lazily import needs
 from tests.rendezvous.processes import environment
+from tests.warm.parents import TORCH, interpreter
 
+WARM = ("lightning", "lightning.pytorch", "accelerate", *TORCH)
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-def run(folder: Path, program: str, *before: str, **variables: str) -> str:
-    """What it prints. Nothing of a job around these tests reaches it."""
+def run(folder: Path, program: str, *before: str, warm: tuple[str, ...] = (), **variables: str) -> str:
+    """What it prints. Nothing of a job around these tests reaches it. `warm`: as in `launched`."""
     (folder / "program.py").write_text(program)
     kept = {k: v for k, v in environment().items() if not k.startswith(("COLLECTIVES_", "OMP_"))}
     settings = {**kept, "COLLECTIVES_CALIBRATE": "off", "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, *before, str(folder / "program.py")]
+    command = [interpreter(warm, settings) if warm else sys.executable, *before, str(folder / "program.py")]
     with subprocess.Popen(
         command, cwd=folder, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as started:
@@ -53,7 +55,7 @@ def test_dask(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [(), TORCHRUN] if LONG else [()])
 def test_lightning(before: tuple[str, ...], tmp_path: Path) -> None:
     needs("lightning", "pip install lightning, or python -m tools.check_integrations lightning")
-    output = run(tmp_path, block("lightning.md", "## Lightning"), *before)
+    output = run(tmp_path, block("lightning.md", "## Lightning"), *before, warm=WARM)
     assert sorted(re.findall(r"rank . of 2, collectives", output)) == [
         f"rank {rank} of 2, collectives" for rank in (0, 1)
     ]
@@ -61,7 +63,7 @@ def test_lightning(before: tuple[str, ...], tmp_path: Path) -> None:
 
 def test_accelerate(tmp_path: Path) -> None:
     needs("accelerate", "pip install accelerate, or python -m tools.check_integrations accelerate")
-    output = run(tmp_path, block("lightning.md", "## accelerate"), *TORCHRUN)
+    output = run(tmp_path, block("lightning.md", "## accelerate"), *TORCHRUN, warm=WARM)
     for rank in (0, 1):
         assert f"rank {rank} of 2, collectives, 2 losses" in output
 

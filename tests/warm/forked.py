@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tests.warm.server import options
+from tests.warm.server import SPACES, options
 
 if TYPE_CHECKING:
     from tests.warm.server import Started
@@ -67,7 +67,17 @@ def _take_files(files: Mapping[int, int]) -> None:
         os.close(here)
 
 
+def _join(client: int) -> None:
+    """The namespaces of a process."""
+    for name in SPACES:
+        path = f"/proc/{client}/ns/{name}"
+        if os.readlink(path) != os.readlink(f"/proc/self/ns/{name}"):
+            with open(path) as space:
+                assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+
+
 def _take_place(client: int, umask: int) -> None:
+    _join(client)
     group = os.getpgid(client)
     try:
         os.setpgid(0, group)

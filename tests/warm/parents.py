@@ -3,7 +3,7 @@
 `interpreter(modules, environment)` is a program to start in place of Python, with any arguments (`client.cpp`): a
 process that has imported the modules forks one that runs them (`server.py`), which becomes like one that was started
 (`forked.py`). Where it could not be, the program becomes Python: with other options than -c, -m, -I and -u, in another
-namespace, or with variables that Python, NumPy or a framework read as they are imported and that differ.
+namespace of processes, or with variables that Python, NumPy or a framework read as they are imported and that differ.
 
 Invariant: tests cannot tell a forked process from a started one, but for these: it is not the process that they started
 but one that ends with it, with the same exit code or by the same signal, and gets its signals, SIGSTOP excepted. Forked

@@ -31,8 +31,9 @@ _PREFIXES = (
     *("ONEDNN_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TF_", "TORCH_", "TPU_", "XLA_"),
 )
 _HEEDED = ("PYTHONPATH", "PYTHONUNBUFFERED")  # by forked processes, too
+_LATER = ("TORCH_NCCL_",)
 _WITH_THREADS = {"jax", "keras", "sklearn", "tensorflow", "torch"}
-_SPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
+SPACES = ("ipc", "mnt", "net", "uts")  # namespaces that a forked process can join, if it may
 
 
 def counts_threads(modules: Sequence[str]) -> bool:
@@ -43,7 +44,11 @@ def counts_threads(modules: Sequence[str]) -> bool:
 def read_at_import(environment: Mapping[str, str], modules: Sequence[str]) -> dict[str, str]:
     """The part of it that has to be the same in the parent, which imports `modules`, and in the forked process."""
     heeded = _HEEDED if counts_threads(modules) else (*_HEEDED, "OMP_NUM_THREADS")
-    return {k: v for k, v in environment.items() if k.startswith(_PREFIXES) and k not in heeded}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_PREFIXES) and name not in heeded and not name.startswith(_LATER)
+    }
 
 
 def serve(listening: socket.socket, modules: Sequence[str], own: Mapping[str, str]) -> Started:
@@ -163,8 +168,9 @@ def _variables(environment: Iterable[str]) -> dict[str, str]:
 
 
 def _place(process: int) -> list[str]:
-    """Its namespaces, and whether its addresses are random."""
-    spaces = [os.readlink(f"/proc/{process}/ns/{name}") for name in _SPACES]
+    """The namespaces that a forked process has to share with it, and whether its addresses are random."""
+    names = ("pid", "user", *(() if os.geteuid() == 0 else SPACES))
+    spaces = [os.readlink(f"/proc/{process}/ns/{name}") for name in names]
     return [*spaces, Path(f"/proc/{process}/personality").read_text()]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -83,7 +82,6 @@ def test_ways_of_torch_to_meet(way: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", ["collectives", "torchrun"])
 def test_the_example_under_both_launchers(launcher: str) -> None:
-    """Under torchrun the ranks import torch themselves."""
     needs("sklearn", "the example's data: pip install scikit-learn")
     example = str(HERE.parents[2] / "examples" / "torch_ddp_digits.py")
     if launcher == "collectives":
@@ -91,8 +89,9 @@ def test_the_example_under_both_launchers(launcher: str) -> None:
         assert not any("recognised" in line for line in done.lines[1])  # one rank tells it
         output = done.stdout
     else:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", example]
         settings = {**environment(), "EPOCHS": "6"}
+        torchrun = [interpreter(TORCH, settings), "-m", "torch.distributed.run", "--standalone"]
+        command = [*torchrun, "--nproc-per-node", "2", example]
         ended = subprocess.run(command, check=False, capture_output=True, text=True, env=settings, timeout=100)
         assert ended.returncode == 0, ended.stderr
         output = ended.stdout
