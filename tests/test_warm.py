@@ -224,6 +224,16 @@ def test_a_parent_that_has_ended_is_replaced() -> None:
     assert is_forked(subprocess.run([after, *SHOW], env=ENVIRONMENT, capture_output=True, text=True, check=True))
 
 
+def test_what_the_imports_have_set_is_inherited(tmp_path: Path) -> None:
+    (tmp_path / "setting.py").write_text("import os; os.environ['TORCH_SET'] = 'by import'")
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
+    code = f"import os, subprocess, sys; assert os.environ['TORCH_SET']; subprocess.run([sys.executable, *{SHOW!r}])"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        command = [interpreter(("setting",), environment), "-c", code]
+    assert is_forked(subprocess.run(command, env=environment, capture_output=True, text=True, check=True))
+
+
 def test_frameworks_count_their_threads() -> None:
     """What OMP_NUM_THREADS is for has to be the same; NumPy's linear algebra has one thread in any case."""
     modules = ("json", "sklearn.nothing")

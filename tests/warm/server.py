@@ -145,7 +145,10 @@ def _asked(
     except OSError:
         return None  # it is gone
     variables = _variables(environment)
-    if elsewhere or own != read_at_import(variables, modules) or not understood(command):
+    now, wanted = (read_at_import(each, modules) for each in (os.environ, variables))
+    # What this process starts, or has forked, inherits variables that the modules have set.
+    fitting = all(wanted.get(name) in (own.get(name), now.get(name)) for name in {*own, *wanted})
+    if elsewhere or not fitting or not understood(command):
         return None
     umask, ignored = int(status["Umask"], 8), int(status["SigIgn"], 16)
     return Started(process, 0, command, variables, umask, ignored, blocked, files)
