@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 BUILD_TOOLS := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr ',' ' ') cmake ninja
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/null)
-FORMATTED := $(shell find native/src tests/native tests/stand_in -name '*.[ch]pp' 2>/dev/null)
+FORMATTED := $(shell find native/src tests/native tests/stand_in tests/warm -name '*.[ch]pp' 2>/dev/null)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-long check format lint types native-tests bench dev frameworks docs build package tensorflow

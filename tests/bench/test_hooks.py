@@ -32,7 +32,7 @@ from collectives.bench.peers import HOOKS, NAMES, here, peer, system
 from collectives.bench.peers.here import Gradients
 from collectives.bench.peers.worker import Worker
 from collectives.bench.traces import TRACES, gradients
-from tests.bench.running import bench, environment, table
+from tests.bench.running import environment, table
 from tests.finished import finished
 from tests.warm import parents
 
@@ -57,11 +57,15 @@ OF_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}  # by 
 
 def warm_command(framework: str, *arguments: str) -> list[str]:
     """`collectives bench hooks`, to be run with SETTINGS."""
+    return _warm(framework, "hooks", "--framework", framework, *arguments)
+
+
+def _warm(framework: str, *arguments: str) -> list[str]:
     modules, more = (parents.TORCH, {}) if framework == "torch" else (parents.TENSORFLOW, OF_TENSORFLOW)
     program = parents.interpreter(modules, environment(**SETTINGS, **more))
     main = "from collectives.commands.main import main; main(prog_name='collectives')"
     code = f"import sys; sys.executable = {program!r}; {main}"
-    return [parents.python(environment(**SETTINGS)), "-c", code, "bench", "hooks", "--framework", framework, *arguments]
+    return [parents.python(environment(**SETTINGS)), "-c", code, "bench", *arguments]
 
 
 @installed("torch")
@@ -130,7 +134,9 @@ def workers(parent: int) -> list[int]:
 @pytest.mark.skipif(why_not("100mbit") is not None, reason=str(why_not("100mbit")))
 def test_overlap(tmp_path: Path) -> None:
     size = ("--layers", "3", "--width", "64", "--batch", "16", "--bucket", "16K", "--rate", "100mbit", "--steps", "2")
-    done = bench("overlap", *size, "--json", "overlap.json", folder=tmp_path)
+    command = _warm("tensorflow", "overlap", *size, "--json", "overlap.json")
+    done = finished(command, env=environment(**SETTINGS, **OF_TENSORFLOW), cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert [line[0] for line in table(done.stdout)] == ["none", "fused", "bucketed"]
     assert "buckets save " in done.stdout and "backpropagation ended at" in done.stdout
     reported = json.loads((tmp_path / "overlap.json").read_text())
