@@ -42,8 +42,8 @@ class Line:
     has one target for each range of message sizes in `BANDS`. `near`, if not None, replaces `bars` on machines whose
     cores share a cache.
 
-    `buffers` is "plain" for NumPy arrays, "shared" for arrays from `comm.empty`. `row` is how many calls are made
-    without a barrier between them.
+    `buffers` is "plain" for NumPy arrays, "shared" for arrays in shared memory (`comm.empty`). `row` is how many calls
+    are made without a barrier between them.
     """
 
     transport: str
@@ -68,8 +68,8 @@ class Line:
 class Setting:
     """The settings of one run of the benchmark: transport, kind of arrays, number of ranks.
 
-    `buffers` is "plain" for NumPy arrays, "shared" for arrays from `comm.empty`. `row` is how many calls are made
-    without a barrier between them.
+    `buffers` is "plain" for NumPy arrays, "shared" for arrays in shared memory (`comm.empty`). `row` is how many calls
+    are made without a barrier between them.
     """
 
     transport: str

@@ -112,9 +112,9 @@ def spoil(array: Array, table: Array, phase: int = 0) -> None:
 
 
 def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int:
-    """Return the number of wrong elements in `array`; correct is what `fill(array, table, phase)` would write.
+    """Return the number of elements in `array` that differ from what `fill(array, table, phase)` would write.
 
-    An element is wrong if its relative error exceeds `slack`. NaN is always wrong.
+    An element counts if its relative error exceeds `slack`. NaN always counts.
     """
     bad = 0
     with np.errstate(all="ignore"):  # a wrong value may be anything

@@ -236,8 +236,8 @@ class Participant:
         """Join the attempt `session` to form a group, by writing a store key that belongs to this rank number.
 
         Return None, or an error text if another process that knows the secret has already written this key. A value
-        without a valid HMAC is overwritten. But if `leader_is_authentic` is False, the leader has another secret, and
-        this rank's secret may be the wrong one. Then such a value stays.
+        without a valid HMAC is overwritten, unless `leader_is_authentic` is False: then this rank's secret differs from
+        the leader's, and may be the wrong one.
         """
         key, name = self.scope.key(session, slot(self.me.rank)), f"{session}/{slot(self.me.rank)}"
         hello = self.scope.seal(name, self.me.document())

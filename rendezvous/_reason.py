@@ -68,8 +68,8 @@ class FirstReason:
     def leave(self, others: int, timeout: float, keys: Iterable[str] = ()) -> None:
         """Record in the store that this rank knows how a joint step of the group has ended.
 
-        When `others` ranks, this one included, have recorded it, the reason for a failure and `keys` are deleted from
-        the store. `timeout` is in seconds. Raises: StoreError.
+        `others`: the number of ranks that record this, with this rank. The last of them deletes `keys`, and the reason
+        for a failure, from the store. `timeout` is in seconds. Raises: StoreError.
         """
         if self._store.add(self._known, 1, timeout) >= others:
             self._store.delete([*keys, self._key, self._known], timeout)

@@ -166,8 +166,8 @@ def _is_size(value: Any) -> bool:
 class Hello:
     """The value that a rank writes to the store to join an attempt to form a group.
 
-    `place` (host and pid) and `origin` (see `_process`) identify its process, `nonce` this call. `fingerprint` has the
-    settings on which all ranks must agree. `record` is data for all other ranks.
+    `place` (host and pid) and `origin` (see `_process`) identify the rank's process, and `nonce` its attempt to join.
+    `fingerprint` has the settings on which all ranks must agree. `record` is data for all other ranks.
     """
 
     rank: int

@@ -19,7 +19,8 @@ _STEPS: Final = 0xFFFFFF00  # from this number on, a step is a batch script or a
 def step(env: Environment) -> str | None:
     """Return a name for the Slurm job step that started this process as a task, from the environment variables `env`.
 
-    Return None if the process is no task. SLURM_PROCID does not show this, because Slurm sets it in batch scripts, too.
+    Return None if the process is no task. SLURM_PROCID does not show it: Slurm sets this variable in batch scripts,
+    too.
     """
     job, number = get(env, "SLURM_JOB_ID") or get(env, "SLURM_JOBID"), _number(env)
     return f"slurm-{job}.{number}" if job and number is not None and number < _STEPS else None

@@ -169,7 +169,7 @@ def form(
 
     Raises, on every rank that has joined:
 
-    - OpTimeout if ranks are missing when the first deadline passes; its `late` has these ranks
+    - OpTimeout if ranks are missing when the time limit of one rank has passed; its `late` has the missing ranks
     - PeerLost for a rank that ended or stopped answering while the group formed
     - ConfigMismatch if two processes have the same rank, or if size, fingerprint or protocol version differ
     - AuthError if ranks do not share the secret

@@ -50,7 +50,7 @@ class HostIdentity:
         """Return the machine, network namespace, process and cores of the calling process.
 
         The affinity mask is that of the calling thread. `proof` is the name of an abstract Unix socket that this
-        process has bound, or empty.
+        process has bound to prove its network namespace, or empty.
         """
         return HostIdentity(
             host=socket.gethostname()[:_LONGEST_NAME],

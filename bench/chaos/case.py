@@ -25,12 +25,13 @@ ALL: Final = ("shm", "tcp", "inproc")
 class Expect:
     """The error, or the success, that is correct for a rank after a fault was injected.
 
-    `raises` has the names of the error classes that are correct; `FINE` among them means that no error is correct, too.
-    `within` is the time limit for the error in seconds, counted from the event `since`. `names` tells whether the error
-    must name a rank that the fault has hit. `text` is a regular expression that the message must match.
+    `raises` has the names of the error classes that are correct; with `FINE` among them, it is also correct if the rank
+    raises no error. `within` is the time limit for the error in seconds, counted from the event `since`. `names` tells
+    whether the error must name a rank that the fault has hit. `text` is a regular expression that the message must
+    match.
 
-    If `warns` is given, a warning is expected instead. It is a regular expression, in which {} stands for the rank that
-    the fault has hit.
+    If `warns` is given, the rank must warn instead. `warns` is a regular expression for the warning, in which {} stands
+    for the rank that the fault has hit.
     """
 
     raises: tuple[str, ...]

@@ -84,7 +84,7 @@ def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 
 def screen() -> Screen:
-    """Return how to print: whether standard output can show colours, and standard error a line with the progress."""
+    """Return how to print: colours if standard output can show them, and a progress line if standard error can."""
     return Screen(colourful(1), sys.stderr.isatty())
 
 

@@ -59,8 +59,9 @@ class Target(NamedTuple):
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
     """Returns an array in host memory with the elements of `x`: a view of `x` if possible, else a copy.
 
-    `name`: what errors call `x`. `moved`: the collective only moves elements, without computing with them, so dtypes
-    that cannot be reduced, such as float8, are accepted too. Raises TypeError or ValueError if `x` cannot be used.
+    `name`: the name of `x` in errors. `moved`: the collective only moves elements, without computing with them, so
+    dtypes that cannot be reduced, such as float8, are accepted too. Raises TypeError or ValueError if `x` cannot be
+    used.
     """
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
@@ -74,9 +75,9 @@ def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
     """Checks `out`, and returns a `Target`, which describes where a call's result is written.
 
     The C++ engine writes to the memory of `out`; if `out` is on a device, to an array in host memory that is copied to
-    it afterwards. `name`: what errors call `out`. `moved`: the collective only moves elements, so dtypes that cannot be
-    reduced are accepted too. Raises TypeError for an unsupported object or dtype, ValueError if `out` is read-only or
-    not contiguous.
+    it afterwards. `name`: the name of `out` in errors. `moved`: the collective only moves elements, so dtypes that
+    cannot be reduced are accepted too. Raises TypeError for an unsupported object or dtype, ValueError if `out` is
+    read-only or not contiguous.
     """
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
@@ -183,7 +184,7 @@ def check_shape(shape: Any) -> tuple[int, ...]:
 def check_rank(value: Any, size: int, name: str) -> int:
     """Returns `value` as an int. Raises TypeError if it is no integer, ValueError unless 0 <= `value` < `size`.
 
-    `name`: what errors call `value`.
+    `name`: the name of `value` in errors.
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")

@@ -28,7 +28,7 @@ def is_device_array(x: object) -> bool:
 def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Returns the shape and dtype of the device array `x`. Raises TypeError or ValueError if it cannot be written.
 
-    `name`: what errors call `x`. `moved`: the collective only moves elements, so dtypes that cannot be reduced are
+    `name`: the name of `x` in errors. `moved`: the collective only moves elements, so dtypes that cannot be reduced are
     accepted too.
     """
     if _library(x, name) == "torch":
@@ -63,7 +63,7 @@ def to_host(x: Any, name: str, moved: bool = False) -> npt.NDArray[Any]:
 def like(host: npt.NDArray[Any], x: Any, name: str) -> Any:
     """Returns a new array with the elements of `host`, on the device of `x` and of the same library (such as CuPy).
 
-    `name`: what errors call `x`.
+    `name`: the name of `x` in errors.
     """
     match _library(x, name):
         case "cupy":

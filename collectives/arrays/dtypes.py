@@ -111,7 +111,7 @@ def _named(name: str) -> Dtype:
 def check_array(dtype: Dtype, name: str, moved: bool) -> None:
     """Raises TypeError if a collective does not support arrays of `dtype`.
 
-    `moved`: the collective only moves elements, without computing with them. `name`: what errors call the array.
+    `moved`: the collective only moves elements, without computing with them. `name`: the array's name in errors.
     """
     if dtype in _BUILTIN or dtype == FLOAT0:
         return
@@ -122,7 +122,7 @@ def check_array(dtype: Dtype, name: str, moved: bool) -> None:
 def check_dtype(dtype: Dtype, name: str) -> str:
     """Returns this library's name of `dtype`, such as "float32". Raises TypeError if its elements cannot be reduced.
 
-    `name`: what errors call the array.
+    `name`: the array's name in errors.
     """
     known = reduced_name(dtype)
     if known is not None:

@@ -68,7 +68,7 @@ def facts(links: Mapping[str, Link]) -> dict[str, str]:
 
 
 def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
-    """Reads the costs of messages over each transport from `values`, the texts by name that `facts` made.
+    """Reads the costs of messages over each transport from `values`, which the function `facts` made.
 
     Skips transports of which a cost is missing. Raises ValueError for invalid numbers.
     """

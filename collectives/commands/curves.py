@@ -45,7 +45,7 @@ class Panel:
 
 
 def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
-    """Draws the diagrams `panels` into one figure, two in a row, and writes it to `file`.
+    """Draws the diagrams `panels` into one figure, two side by side, and writes it to `file`.
 
     The suffix of `file`, such as .svg, selects the format. Raises ImportError without matplotlib, OSError if the file
     cannot be written.

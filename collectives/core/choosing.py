@@ -143,9 +143,10 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """Reads tables that choose algorithms and were measured on `machine` before, for a group and for smaller groups.
+    """Reads the tables that choose algorithms and that were measured on `machine` in earlier runs.
 
-    `situation` describes the group. If a file is damaged, warns and returns an empty list.
+    Reads those for the group that `situation` describes, and for smaller groups, which `split` may make of it. If a
+    file is damaged, warns and returns an empty list.
     """
     try:
         found = tables.load(machine, situation)

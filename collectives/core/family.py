@@ -45,9 +45,9 @@ class Origin:
 class Wish:
     """The record that each rank sends to all others when a communicator is split.
 
-    `color`: None if the rank joins no new communicator. `member`: the rank's host and addresses. `unchanged`: these are
-    the same as in the parent communicator, and `member` is None. `error`: why the rank cannot take part; empty if it
-    can.
+    `color`: None if the rank joins no new communicator. `member`: the rank's host and addresses. `unchanged`: whether
+    host and addresses are the same as in the parent communicator; `member` is then None. `error`: why the rank cannot
+    take part; empty if it can.
     """
 
     color: int | None

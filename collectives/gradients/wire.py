@@ -90,8 +90,8 @@ class Wire(NamedTuple):
 def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:
     """Decides how gradients of dtype `source` are sent: in which dtype, with which op and factors.
 
-    `rules`: the user's options. `size`: the number of ranks. `sparse`: whether the gradient is sparse. `name`: what
-    errors call the gradient. Raises TypeError or ValueError if op and dtype do not fit together.
+    `rules`: the user's options. `size`: the number of ranks. `sparse`: whether the gradient is sparse. `name`: the
+    gradient's name in errors. Raises TypeError or ValueError if op and dtype do not fit together.
     """
     floating = source in _FLOATS
     if rules.op == "avg" and not floating:

@@ -41,6 +41,6 @@ def wait() -> None:
 
 
 def forget() -> None:
-    """Discards the JAX tokens that order collectives after a failed one, because otherwise these would fail as well."""
+    """Discards the tokens by which JAX orders collectives; with the tokens of a failed one, later ones would fail."""
     _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
     _dispatch.runtime_tokens.output_runtime_tokens.clear()

@@ -21,9 +21,9 @@ def scatter_data(
     """Returns this rank's rows of the arrays of rank `root_rank`: the same contiguous range of rows from each array.
 
     The root passes arrays of equal lengths (NumPy, or objects that np.asarray accepts). Other ranks pass the same
-    number of arguments, whose values are ignored, for example None. The number of ranks may not divide the number of
-    rows. With `drop`, the last rows are then left out, so that epochs have the same number of steps on every rank.
-    Without `drop`, the first ranks get one row more. ValueError on all ranks if the root's arrays are invalid.
+    number of arguments, whose values are ignored, for example None. If the rows cannot be divided equally, `drop`
+    leaves out the last rows, so that epochs have the same number of steps on every rank. Without `drop`, the first
+    ranks get one row more. ValueError on all ranks if the root's arrays are invalid.
     """
     comm = default(comm)
     mine = [np.asarray(x) for x in arrays] if comm.rank == root_rank else []

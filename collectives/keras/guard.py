@@ -27,9 +27,9 @@ _installed: Final[list[str]] = []
 
 
 def install() -> None:
-    """Replaces methods of Keras by ones that check whether ranks train together, unless they are replaced already.
+    """Replaces methods of Keras by ones that check whether ranks train together. Only the first call has an effect.
 
-    These are Model.compile, fit and train_on_batch, and LossScaleOptimizer.__init__.
+    The methods are Model.compile, fit and train_on_batch, and LossScaleOptimizer.__init__.
     """
     if _installed:
         return

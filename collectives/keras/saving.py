@@ -17,9 +17,9 @@ def load_model(
 ) -> Any:
     """Loads a model by `keras.models.load_model`, and applies `DistributedOptimizer` to its optimizer.
 
-    `options` are keyword arguments of DistributedOptimizer, which the file does not contain. Every rank may read the
-    same file. If ranks read different files, broadcast_global_variables makes the models equal afterwards. ValueError
-    if the model was saved without an optimizer.
+    `options`: keyword arguments of DistributedOptimizer; the file does not contain them. Every rank may read the same
+    file. If ranks read different files, broadcast_global_variables makes the models equal afterwards. ValueError if the
+    model was saved without an optimizer.
     """
     model = keras.models.load_model(filepath, custom_objects=custom_objects)
     optimizer = getattr(model, "optimizer", None)

@@ -74,8 +74,8 @@ def draw(
 ) -> None:
     """Draw the steps of all ranks into a picture, in the format that the suffix of `file` names (.svg, .png, .pdf).
 
-    `schedules` has the steps of one rank after the other. Every row of the picture is a round: its messages can all be
-    in progress at the same time. Every column is a rank, with the data that it sends on the left, and the data that it
+    `schedules` has one list of steps for each rank. Every row of the picture is a round: its messages can all be in
+    progress at the same time. Every column is a rank, with the data that it sends on the left, and the data that it
     receives or computes on the right. Colours distinguish blocks of data.
 
     If `layout` has several hosts, and several ranks on a host, each host's columns have a coloured background with its

@@ -37,10 +37,10 @@ def explain_group(
 ) -> str:
     """The steps of all ranks as a text table: a row for each round, a column for each rank, `width` characters or less.
 
-    `schedules` has the steps of one rank after the other. Columns that do not fit into the width follow in a second
-    table below. The messages of a round can all be in progress at the same time; they need only data of earlier rounds.
-    If `layout` has several hosts, and several ranks on a host, each column names its host, and each host has tables of
-    its own. `in_place`: the input and output buffers are the same memory. Raises VerificationError if the schedules
+    `schedules` has one list of steps for each rank. Columns that do not fit into the width follow in a second table
+    below. The messages of a round can all be in progress at the same time; they need only data of earlier rounds. If
+    `layout` has several hosts, and several ranks on a host, each column names its host, and each host has tables of its
+    own. `in_place`: the input and output buffers are the same memory. Raises VerificationError if the schedules
     deadlock or a send has no receive.
     """
     group = Group(schedules)

@@ -182,7 +182,7 @@ def _check_names(algorithm: Algorithm, group: Sequence[Schedule], size: int, roo
 def verify_group(
     schedules: Sequence[Schedule], *, in_place: bool = False, uneven: bool = False, orders: int = 1, seed: int = 0
 ) -> None:
-    """Prove that `schedules`, the steps of one rank after the other, are right; VerificationError if they are wrong.
+    """Prove that `schedules`, one for each rank, give the right result; VerificationError if they do not.
 
     `in_place`: the input and output buffers are the same memory. `uneven`: blocks may have different sizes. `orders`:
     in how many random orders the steps are run, after a first order that is not random. `seed`: of the random

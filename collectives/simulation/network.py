@@ -41,12 +41,12 @@ class Resource:
         self._stamp = np.zeros(count, np.int64)
 
     def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
-        """Computes when requests start to be served: their first slices, and each as a whole. Shape: (2, requests).
+        """Returns when each request starts to be served: in row 0 its first slice, in row 1 the request as a whole.
 
         All times are in seconds. `which`: the index of the core (or card, and so on) that serves each request. `ready`:
-        when the request is made. `heads`: the time that its first slice takes. `takes`: the time that it takes as a
-        whole. Of requests that are made at once, that with the lowest `tie` is served first; without `tie`, the first
-        in the array.
+        when the request is made. `heads`: for how long its first slice is served. `takes`: for how long the whole
+        request is served. Of requests that are made at the same time, that with the lowest `tie` is served first;
+        without `tie`, the first in the array.
         """
         if self._are_different(which):
             start = np.maximum(ready, self.free.take(which, axis=1))
@@ -128,7 +128,7 @@ class Sends:
 
 @dataclass(slots=True, eq=False)
 class Takes:
-    """The steps of one round of messages that receive, reduce or copy data, as arrays with an item for each step."""
+    """The steps that receive, reduce or copy data in one round of messages: arrays with an item for each step."""
 
     core: Array
     busy: Array
@@ -139,8 +139,8 @@ class Takes:
 class Network:
     """The simulated hardware that ranks use: cores, memory, network cards, and links between switches.
 
-    Only the first `ranks` ranks are simulated. The hosts and switches of later ranks repeat those of the first. So a
-    later rank is treated as the simulated rank that has the same place in them.
+    Only the first `ranks` ranks are simulated. The hosts and switches of later ranks repeat those of the first, so a
+    later rank is treated as the simulated rank in the same place.
     """
 
     def __init__(self, topology: Topology, costs: Costs, ranks: int) -> None:
@@ -304,9 +304,9 @@ class Network:
     def perform(self, takes: Takes, first: Array, last: Array, tie: Array | None = None) -> tuple[Array, Array]:
         """Simulates steps that receive, reduce or copy data; returns two arrays of times in seconds, by step.
 
-        They say when the first slice of the step's data is done, and when its last byte is done. `first` and `last`:
-        when the first slice and the last byte of the data are ready. `tie`: the order of steps that are ready at the
-        same time, lowest first; None for the order of the array.
+        The first array says when the first slice of each step's data is done, the second when its last byte is done.
+        `first` and `last`: when the first slice and the last byte of the data are ready. `tie`: the order of steps that
+        are ready at the same time, lowest first; None for the order of the array.
         """
         turn, start = self._core.serve(takes.core, first, takes.head, takes.busy, tie)
         return turn + takes.head, np.maximum(start + takes.busy, last + takes.tail)

@@ -152,8 +152,8 @@ class Outline:
     def places(self) -> list[Array]:
         """The blocks that the steps use: arrays with rows (buffer, first block, number of blocks).
 
-        In a buffer with one block for each rank, blocks are counted from the rank's own block, so that this block is 0.
-        There is one array for each way to number these blocks: by rank; by host and local rank; by local rank and host.
+        In a buffer with one block for each rank, block 0 is the rank's own, and the others are counted from there. Each
+        array counts in another way: by rank; by host, then local rank; by local rank, then host.
         """
         chunks = np.fromiter(self._chunks, np.int64).reshape(-1, 3)
         size, rank = self.schedule.size, self.schedule.rank

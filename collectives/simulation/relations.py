@@ -35,7 +35,10 @@ class Ranks(NamedTuple):
         return -(-self.size // self.per_host)
 
     def peers(self, relation: int, constants: Array | int, ranks: Array) -> Array:
-        """The peers of `ranks`, by `relation` and `constants`; arrays are combined as NumPy does it."""
+        """Returns the peer of each of `ranks` by the formula `relation`, such as SHIFT: (rank + constant) mod size.
+
+        `constants`: the constant in the formula, one for all ranks, or an array that is broadcast against `ranks`.
+        """
         if relation == SHIFT:
             return (ranks + constants) % self.size
         if relation == XOR:

@@ -29,7 +29,7 @@ _CPU: Final = torch.device("cpu")
 
 
 class Group(dist.ProcessGroup):
-    """The base class of `CollectivesProcessGroup`, which adds operations: a group's communicator, options and end."""
+    """A process group's communicator, options and end; the subclass `CollectivesProcessGroup` adds the operations."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, options: Options, name: str) -> None:
         super().__init__(rank, size)  # the only constructor for Python

@@ -110,10 +110,7 @@ class ModelAverager:
         self.steps = 0
 
     def step(self) -> bool:
-        """Counts a training step, and averages the models over all ranks at every `every`-th one.
-
-        Returns whether they were averaged.
-        """
+        """Counts a training step; averages the models over all ranks if that is due, and returns whether it was."""
         self.steps += 1
         due = self.steps <= self._warmup or (self.steps - self._warmup) % self._every == 0
         if due:

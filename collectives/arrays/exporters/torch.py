@@ -101,7 +101,7 @@ def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
 
     `x` has to be contiguous, without autograd history, and without operations that torch has put off (see `settled`).
     This function does not call `x.numpy()`, because afterwards FullyShardedDataParallel could not resize the tensor any
-    more. `name`: what errors call `x`.
+    more. `name`: the name of `x` in errors.
     """
     shape = tuple(x.shape)
     if not x.numel():

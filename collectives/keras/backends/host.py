@@ -54,8 +54,8 @@ class HostExchange:
     def run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
         """Exchanges this rank's gradients with all ranks, and returns the reduced gradients in the same order.
 
-        `agreed`: from `prepare`. `arrays`: the gradients that are not None, in the order of the entries; they are not
-        changed.
+        `agreed`: the plan from `prepare`. `arrays`: the gradients that are not None, in the order of the `entries`
+        given to `prepare`; they are not changed.
         """
         try:
             return self._run(agreed, arrays)
