@@ -50,11 +50,12 @@ def repeated(array: str | None) -> Callable[[F], F]:
 
 
 def install(kind: type) -> dict[str, Form]:
-    """Replaces the marked methods of class `kind` by C++ methods that run repeated calls without Python code.
+    """Replaces the methods that `repeated` marks in class `kind` by C++ ones that run repeated calls without Python.
 
-    Returns, by method name, the parameters that decide whether a call is repeated. `kind` has to be derived from the
-    C++ class `Repeating`. Every instance has a list `_repeaters` of C++ objects, one for each replaced method. An item
-    is None until the first call of its method. The original method runs for a call that has not been seen before.
+    Returns, by method name, the parameters that have to be equal for a call to count as repeated. `kind` has to be
+    derived from the C++ class `Repeating`. Every instance has a list `_repeaters` of C++ objects, one for each replaced
+    method. An item is None until the first call of its method. The original method runs for a call that has not been
+    seen before.
     """
     marked = {name: f for base in reversed(kind.__mro__) for name, f in vars(base).items() if hasattr(f, _MARK)}
     for index, (name, function) in enumerate(marked.items()):

@@ -168,9 +168,9 @@ class Builder:
         return Chunk(SCRATCH + len(self._scratch) - 1, 0, len(self._scratch[-1]))
 
     def like(self, chunk: Chunk) -> Chunk:
-        """Adds a temporary buffer with blocks as large as those of `chunk`, some blocks of the input or output buffer.
+        """Adds a temporary buffer with as many blocks as `chunk`, of the same sizes.
 
-        Returns the chunk that consists of all blocks of the new buffer.
+        Returns all blocks of the new buffer as a chunk. `chunk`: blocks of the input or output buffer.
         """
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 

@@ -112,8 +112,8 @@ def verify(
 
     Returns a `Report`. Sizes that the algorithm does not support are skipped.
 
-    - `roots`: the ranks that are the root, one after the other; ranks outside of a group are skipped. By default every
-      rank of groups of up to 8, and some ranks of larger groups
+    - `roots`: the roots to verify; ranks outside of a group are skipped. By default every rank of groups of up to 8,
+      and some ranks of larger groups
     - `layouts(size)`: arrangements of ranks on hosts, used if the algorithm depends on them; by default
       `sample_layouts`
     - `orders`: in how many random orders the steps are run, after a first order that is not random

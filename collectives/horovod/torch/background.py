@@ -205,7 +205,7 @@ def sparse_allreduce_async(
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """`allgather` in the background; returns a handle. This call itself returns only when every rank has made it."""
+    """`allgather` in the background; returns a handle. The call blocks until every rank has made it."""
     return hooks.allgather_async(check_tensor(tensor), comm=process_set.group())
 
 
@@ -273,7 +273,7 @@ def grouped_reducescatter_async(
 def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """`alltoall` in the background; returns a handle. This call itself returns only when every rank has made it.
+    """`alltoall` in the background; returns a handle. The call blocks until every rank has made it.
 
     The handle's result is always a pair, even without `splits`: the rows received, and the number of rows from each
     rank.
