@@ -89,10 +89,10 @@ def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mappin
 
 
 def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
-    """Call `run` with the task of this process, send its result to the process that called `answer`, and exit.
+    """Call `run` with the task of this process, report its result, and exit.
 
-    A module that `answer` starts calls this from its function `main`. On rank 0, `run` must return a value that JSON
-    can represent; on other ranks, None. An error that `run` raises is printed after `name`.
+    A process that the function `answer` has started calls this; `answer` then returns the result. On rank 0, `run` must
+    return a value that JSON can represent; on other ranks, None. An error that `run` raises is printed after `name`.
     """
     given = json.loads(sys.argv[1])
 

@@ -110,7 +110,7 @@ class Rank:
     def become(self, script: str) -> None:
         """Replace this process by a new Python interpreter that runs `script`.
 
-        In the script, the variable `rank` stands for the same rank of the job.
+        In the script, the variable `rank` is an object like this one, for the same rank of the job.
         """
         os.set_inheritable(self.socket.fileno(), True)
         task = {

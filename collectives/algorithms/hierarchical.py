@@ -83,7 +83,7 @@ class Place:
         return self.owner(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
 
     def ranks_served(self, host: int, owner: int) -> list[int]:
-        """The ranks of host number `host` whose blocks `owner`, a rank of this host, handles here."""
+        """The ranks of host number `host` whose blocks are handled by `owner`, a rank of this rank's host."""
         here, there = self.layout.members[self.host], self.layout.members[host % self.hosts]
         at = self.layout.local_rank(owner)
         return [*there[-(-at * len(there) // len(here)) : -(-(at + 1) * len(there) // len(here))]]

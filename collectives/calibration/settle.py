@@ -50,11 +50,14 @@ def rows(
     times: Sequence[Mapping[str, float]],
     to_the_end: bool,
 ) -> list[Row]:
-    """Returns rows for a table that chooses algorithms: one for each series of `sizes` with the same one in `chosen`.
+    """Returns rows for a table of algorithms: one for each series of consecutive sizes with the same algorithm.
 
     The border between two rows is near the geometric mean of the measured sizes on both sides. With `to_the_end` the
     last row applies to all larger sizes. Otherwise it ends where the next border would be if the series of sizes
-    continued. `times`: for each size, the seconds of each algorithm. `situation`: the properties of the measured group.
+    continued.
+
+    `chosen`: the algorithm for each of `sizes`. `times`: for each size, the seconds of each algorithm. `situation`: the
+    properties of the measured group.
     """
     found: list[Row] = []
     first = 0

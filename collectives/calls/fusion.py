@@ -69,7 +69,7 @@ class Plan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One allreduce of several arrays: `ins` are first copied to a buffer (`bucket`); results go to `outs` after it.
+    """One allreduce of several arrays: `ins` are copied to a buffer (`bucket`), and later the results to `outs`.
 
     `bucket` is None for an array that is reduced alone, because it needs no copy. `free`: the list of unused buffers,
     to which the buffer returns at the end.

@@ -95,7 +95,7 @@ def separate(
     Returns this rank's number in the new communicator, and its group of ranks; None if `color` is None. `origin`
     identifies the new communicator. `everyones` sends its argument to all ranks of `parent`, and returns what each of
     them sent. This rank keeps the host and core that it has in `parent`. If a rank fails to open its listeners or to
-    make its group, it raises the errors of `link`; all other ranks raise CollectiveError.
+    make its group, it raises that error; all other ranks raise CollectiveError.
     """
     endpoints: Endpoints | None = None
     wish = Wish(color, key, None)

@@ -345,7 +345,10 @@ class _Closing:
             release(self.store, membership, _RELEASE)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Returns the error to raise when this rank failed to connect with `error`: the first error of any rank."""
+        """Returns the error to raise after this rank has failed to connect: the first error of any rank.
+
+        `error`: the error of this rank.
+        """
         if self.store is None or self.membership is None:
             return error
         cause = first_cause(self.store, self.membership, error, _REPORT)

@@ -204,7 +204,7 @@ class Endpoints:
             self._listeners[scheme].listener.attach(group)
 
     def settled(self, member: Member) -> None:
-        """Use `member` as the record of this rank's host and addresses; all ranks agree on the host.
+        """Store `member`, the record of this rank's host and addresses, once all ranks agree on the host.
 
         Closes the socket by which other ranks could check that they are on this rank's host.
         """

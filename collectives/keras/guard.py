@@ -223,7 +223,7 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """If ranks had made different numbers of steps at `error`, raises a DesyncError that says where each was."""
+        """Raises a DesyncError with the epoch and step of each rank if these differed when `error` was raised."""
         aside, self._aside = self._aside, None
         if aside is None:
             return

@@ -38,7 +38,7 @@ _WIDE: Final = 100_000  # blocks; the same for schedules with more blocks
 
 
 class Wait(NamedTuple):
-    """Says for how much of an earlier step of the same rank, number `task`, a step has to wait.
+    """Says that a step waits for an earlier step of the same rank: for step `task`, and for how much of it.
 
     The step starts when the fraction `progress` (0 to 1) of the earlier step is done. If `progress` is `BEHIND`, it may
     start at once. In both cases it ends after the earlier step has ended.
@@ -61,9 +61,9 @@ class Outline:
     Steps are sends, receives, reductions and copies. Which blocks they move is left out, because their time depends
     only on the number of blocks. `rank` and `peers` are counted from the root, so that the root is 0.
 
-    A message whose data goes past the end of a buffer, and continues at its start, takes two sends in a schedule. With
-    `whole`, they count as one. The same holds for a part of a buffer that has one block for each host. `per_host` is
-    the number of ranks on each host, if the algorithm depends on which ranks share a host, else 1.
+    If the data of a message reaches the end of a buffer and continues at its start, the schedule has two sends for it.
+    With `whole`, they count as one. This also holds at the end of a part of the buffer that has one block for each
+    host. `per_host` is the number of ranks on each host, if the algorithm depends on which ranks share a host, else 1.
     """
 
     def __init__(self, schedule: Schedule, whole: bool = True, per_host: int = 1) -> None:

@@ -67,7 +67,10 @@ class Ranks(NamedTuple):
         return peers
 
     def back(self, relation: int, constant: int) -> int:
-        """The constant with which `relation` leads from the peer back to the rank: of SHIFT, XOR or HOSTS."""
+        """The constant for the way back, from the peer to which `constant` leads to the rank.
+
+        `relation` is SHIFT, XOR or HOSTS.
+        """
         if relation == XOR:
             return constant
         if relation == HOSTS:

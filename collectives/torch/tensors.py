@@ -92,8 +92,8 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
 def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
     """Returns one NumPy array with the elements of all `tensors`, stacked on a new first axis.
 
-    The array is a view of the tensors' memory if that is consecutive, else a copy. Tensors have the same shape and
-    dtype. `moved`: the collective only moves elements, so any dtype is accepted.
+    It is over the tensors' memory if that is consecutive, else a copy. Tensors have the same shape and dtype. `moved`:
+    the collective only moves elements, so any dtype is accepted.
     """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
@@ -103,8 +103,9 @@ def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
 def spread(tensors: Sequence[Any], *, moved: bool = False) -> Written:
     """Returns one NumPy array to which a collective writes the results for all `tensors`, stacked on a new first axis.
 
-    Also returns a function that copies the results to the tensors; None if the array is a view of their memory. Tensors
-    have the same shape and dtype. `moved`: the collective only moves elements, so any dtype is accepted.
+    If the tensors are neighbours in memory, the array is this memory. Otherwise the array is new, and a function that
+    copies the results to the tensors is returned, too. Tensors have the same shape and dtype. `moved`: the collective
+    only moves elements, so any dtype is accepted.
     """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)

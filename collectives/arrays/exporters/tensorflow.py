@@ -36,9 +36,9 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """Raises TypeError, with advice, unless `x` is a TensorFlow tensor of numbers with values.
+    """Raises TypeError, with advice, unless `x` is a TensorFlow tensor that contains numbers.
 
-    A tensor of a graph, for example, has no values yet. `name`: what the error calls `x`.
+    A tensor of a graph, for example, has no contents yet. `name`: what the error calls `x`.
     """
     kind = type(x).__name__
     if kind in _INSTEAD:

@@ -87,7 +87,7 @@ def check_gradient(x: Any, name: str) -> None:
 
 
 def settled(x: Any) -> Any:
-    """Returns the tensor `x` after the operations that torch has put off: conjugation, negation and zeros.
+    """Returns the tensor `x` after the operations that torch has put off: conjugating, negating or filling with zeros.
 
     Returns `x` itself if there are none, otherwise a copy.
     """
@@ -131,7 +131,10 @@ class _Memory:
 
 
 def is_shared(base: object) -> bool:
-    """Whether `base`, the attribute of an array from `memory`, belongs to a tensor in memory that processes share."""
+    """Whether an array is over the memory of a tensor that processes share. `base`: the array's attribute `base`.
+
+    The array has to be one that the function `memory` returned; for others the result is False.
+    """
     return isinstance(base, _Memory) and bool(base.tensor.is_shared())
 
 
