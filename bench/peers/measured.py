@@ -18,7 +18,7 @@ from collectives.bench.plan import PeerPlan, Plan
 
 
 class MeasuredPeer:
-    """Another library, such as Open MPI, as the benchmark measures it, with the methods of `bench.measure.Contestant`.
+    """Another library that the benchmark measures, such as Open MPI. Implements `bench.measure.Contestant`.
 
     Every rank of the benchmark calls each method. Rank 0 sends commands to the processes of the other library, while
     the other ranks of this library sleep.

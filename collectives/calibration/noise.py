@@ -52,7 +52,7 @@ class Reading:
 
 
 class Watch:
-    """Observes how much this process, and other programs on its cores, run from now on, to judge a measurement.
+    """Observes, to judge a measurement, how much this process and other programs on its cores run from now on.
 
     `children`: include the time of child processes that have ended.
     """

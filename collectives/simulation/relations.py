@@ -67,7 +67,7 @@ class Ranks(NamedTuple):
         return peers
 
     def back(self, relation: int, constant: int) -> int:
-        """The constant for the way back, from the peer to which `constant` leads to the rank.
+        """The constant that leads from the peer back to the rank, if `constant` leads from the rank to the peer.
 
         `relation` is SHIFT, XOR or HOSTS.
         """

@@ -100,10 +100,10 @@ def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Calla
 
 
 def speedup(found: Step, compute: float) -> tuple[float, float]:
-    """How many times as fast as one rank the group trains: if allreduces overlap backpropagation, and if they do not.
+    """The speed-up over one rank, for allreduces that overlap backpropagation, and for allreduces that follow it.
 
     `found`: the predicted times of the group's training step. `compute`: the seconds that a step takes on one rank
-    alone. This is more than `found.compute` if the ranks divide the work of a step.
+    alone, more than `found.compute` if the ranks divide the work of a step.
     """
     work = found.ranks * found.compute / compute  # in steps of one rank
     return work * compute / found.overlapped, work * compute / found.alone

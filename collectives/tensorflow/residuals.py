@@ -22,7 +22,7 @@ class Residuals:
         self._kept: Final[dict[tuple[int, tuple[int, ...]], Any]] = {}
 
     def encoded(self, place: int, tensor: Any, wire: Wire) -> Any:
-        """Returns the compressed gradient number `place` to send, and keeps its rounding error for the next step.
+        """Returns gradient number `place` in compressed form, and keeps its rounding error for the next step.
 
         `tensor`: the gradient, to which the rounding error of the step before is added. `wire`: the dtype and the
         factor with which it is sent. ValueError if the shape of `tensor` is not known.
