@@ -195,7 +195,7 @@ def test_the_drawing_of_layers_is_up_to_date() -> None:
         ("half a millisecond", "yield_for = 500us"),
         ("more than a millisecond", "slow_yield = 1ms"),
         ("more than a third of the time", "worth_it = 2"),
-        ("do not yield for 20 ms", "sleep_for = 20ms"),
+        ("for the next 20 ms", "sleep_for = 20ms"),
         ("another rank's core for 50 ms", "away_for = 50ms"),
         ("in the last 0.3 s", "lately = 300ms"),
         ("within 50 ms", "longest_sleep = 50ms"),

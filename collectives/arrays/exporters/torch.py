@@ -131,7 +131,7 @@ class _Memory:
 
 
 def is_shared(base: object) -> bool:
-    """Whether an array is over the memory of a tensor that processes share. `base`: the array's attribute `base`.
+    """Whether an array is in a tensor's memory that several processes share. `base`: the array's attribute `base`.
 
     The array has to be one that the function `memory` returned; for others the result is False.
     """
