@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner, Result
 
 from collectives.bench.namespaces import bonded_hosts, hosts, received_bytes, run_ranks, why_not
 from collectives.bench.wire import main
+from tests.warm.parents import python
 
 _reason = why_not("1gbit")
 needs_namespaces = pytest.mark.skipif(_reason is not None, reason=str(_reason))
+
+
+@pytest.fixture(autouse=True)
+def _forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", python())
 
 
 def run(*arguments: str, **environment: str) -> Result:
