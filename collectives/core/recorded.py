@@ -40,7 +40,11 @@ def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
 def links(group: _engine.Group, size: int) -> list[dict[str, Any]]:
     """The links of this rank that are open, and what their transports count."""
     kinds = ((peer, group.link_kind(peer)) for peer in range(size))
-    return [{"peer": peer, "kind": kind, "counts": group.link_counts(peer)} for peer, kind in kinds if kind]
+    return [
+        {"peer": peer, "kind": kind, "counts": group.link_counts(peer)}
+        for peer, kind in kinds
+        if kind not in (None, "self")
+    ]
 
 
 def clock() -> dict[str, Any]:
