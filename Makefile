@@ -47,7 +47,7 @@ test-gpu: $(READY) ## Run the tests that need a GPU, and print device, driver an
 # COLLECTIVES_TESTS=long: all combinations, and 10 000 operations on arrays that come and go.
 test-verbs: $(READY) ## Run the tests of RDMA verbs in a VM with soft-RoCE devices. Root only; fetches 92 MB from Debian.
 	@tools/need.sh doctest
-	PATH="$(CURDIR)/$(BIN):$$PATH" BUILD_ONLY=test_verbs_link tests/native/run.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" BUILD_ONLY=native_tests tests/native/run.sh
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 tests/verbs/run.sh \
 		$(BIN)/pytest -rs -p pytest_timeout -p no:cacheprovider tests/verbs $(ARGS)
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs the C++ tests three times: optimised, under the address and undefined-behaviour sanitizers, and
 # under the thread sanitizer. Arguments go to ctest (for example: -R reduce). Fails if any variant fails.
-# With BUILD_ONLY=1 nothing is run: the next call finds everything compiled. With BUILD_ONLY=test_ring that executable
-# alone is compiled, optimised.
+# With BUILD_ONLY=1 nothing is run: the next call finds everything compiled. With BUILD_ONLY=native_tests that
+# executable alone is compiled, optimised.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
 

@@ -26,8 +26,8 @@ Call message() {
 }
 
 // A health whose reports are counted.
-struct Watched {
-    Watched() {
+struct WatchedLink {
+    WatchedLink() {
         health.watch_over({.stalled = [this](const Call&, std::uint32_t) { ++stalled; },
                            .ask_for_late = [this](const Call&) { ++asked; },
                            .name = [](int rank) { return "rank " + std::to_string(rank); },
@@ -43,7 +43,7 @@ struct Watched {
 }  // namespace
 
 TEST_CASE("the first cause counts, and rings") {
-    Watched one;
+    WatchedLink one;
     CHECK(one.health.cause() == nullptr);
     one.health.condemn(
         {.kind = ErrorKind::peer_lost, .ranks = {2}, .gone = "rank 2 (host2)", .text = "it ended"});
@@ -58,7 +58,7 @@ TEST_CASE("the first cause counts, and rings") {
 }
 
 TEST_CASE("nobody waits for the cause of ranks that have left in order") {
-    Watched one;
+    WatchedLink one;
     one.health.note_left(1);
     const auto began = Clock::now();
     one.health.wait_for_cause({1}, 10s, Clock::time_point::max());
@@ -68,7 +68,7 @@ TEST_CASE("nobody waits for the cause of ranks that have left in order") {
 }
 
 TEST_CASE("while a rank is silent, it may be the cause for which others have left") {
-    Watched one;
+    WatchedLink one;
     one.health.note_left(1);
     one.health.note_doubt(Clock::now() + 10s);
     std::thread judging([&] {
@@ -82,7 +82,7 @@ TEST_CASE("while a rank is silent, it may be the cause for which others have lef
 }
 
 TEST_CASE("a wait for the cause ends when the silent rank is heard of, or at the deadline") {
-    Watched one;
+    WatchedLink one;
     const auto began = Clock::now();
     one.health.note_left(1);
     one.health.note_doubt(began + 20s);
@@ -127,7 +127,7 @@ TEST_CASE("collectives before the one in which a rank has given up can be comple
 }
 
 TEST_CASE("answers about one collective are not taken for another") {
-    Watched one;
+    WatchedLink one;
     one.health.add_late(5, 3);
     one.health.add_late(5, 1);
     CHECK(one.health.late(5) == std::vector{1, 3});
@@ -140,7 +140,7 @@ TEST_CASE("answers about one collective are not taken for another") {
 }
 
 TEST_CASE("a long wait is reported once, and warned of by name") {
-    Watched one;
+    WatchedLink one;
     const auto begin = Clock::now();
     const Call call = collective(17);
     Vigil vigil(100.0, 0, begin);
@@ -165,7 +165,7 @@ TEST_CASE("a long wait is reported once, and warned of by name") {
 }
 
 TEST_CASE("time in which the process did not run does not count") {
-    Watched one;
+    WatchedLink one;
     const auto begin = Clock::now();
     Vigil vigil(5.0, 0, begin);
     const auto deadline = vigil.deadline().at();

@@ -1,5 +1,6 @@
 // The handshake against peers that lie, mumble or say nothing.
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <random>
 
