@@ -2,6 +2,7 @@
 
     python -m tools.check_launchers                       # all
     python -m tools.check_launchers openmpi slurm         # only these
+    python -m tools.check_launchers --untested            # without those that tests/test_launchers.py runs
     python -m tools.check_launchers --keep ~/.cache/pycollectives/launchers
 
 Invariant: the commands are taken from the page. Each runs in a folder of its own; if it installs something, it gets an
@@ -25,6 +26,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -116,19 +118,23 @@ def ranks_of(output: str, here: int = RANKS) -> None:
     print(f"   {RANKS} ranks, sum {RANKS * (RANKS + 1) // 2}", flush=True)
 
 
-def installed(lines: Sequence[str], name: str, keep: Path) -> tuple[list[str], Path]:
-    """Run the pip commands among the shell commands `lines`, in a new virtual environment.
+@cache
+def installed(title: str, name: str, keep: Path) -> tuple[list[str], Path]:
+    """Run the pip commands of a section of docs/launchers.md, in a new virtual environment.
 
-    The environment is called `name` and lies in the folder `keep`. Return the commands that are left, and the
-    environment's bin folder. Raises: NotHereError if pip fails.
+    `title` is the title of the section. The environment is called `name` and lies in the folder `keep`. Return the
+    section's other commands, and the environment's bin folder. Raises: NotHereError if pip fails.
     """
+    lines = blocks(section(title), "console")[0].splitlines()
     venv = keep / f"venv-{name}"
     if not (venv / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=LIMIT)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=LIMIT)
         packages = sysconfig.get_path("purelib", vars={"base": str(venv)})
         here = sysconfig.get_path("purelib")
         Path(packages, "zz_these.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-    env = environment(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_QUIET="1")
+        (venv / "bin" / "pip").write_text(f'#!/bin/sh\nexec "{venv}/bin/python" -m pip "$@"\n')
+        (venv / "bin" / "pip").chmod(0o755)
+    env = environment(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_QUIET="1", PIP_NO_COMPILE="1")
     env["PATH"] = f"{venv / 'bin'}{os.pathsep}{env['PATH']}"
     for line in lines:
         if line.startswith("pip "):
@@ -158,8 +164,8 @@ def torchrun(folder: Path, keep: Path) -> None:
     ranks_of(call(line, folder, environment()))
 
 
-def _mpi(title: str, name: str, folder: Path, keep: Path) -> Path:
-    lines, programs = installed(blocks(section(title), "console")[0].splitlines(), name, keep)
+def _mpi(title: str, name: str, folder: Path, keep: Path) -> None:
+    lines, programs = installed(title, name, keep)
     env = environment(**_OPENMPI)
     env["PATH"] = f"{programs}{os.pathsep}{env['PATH']}"
     show = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].strip(chr(0)))"
@@ -167,7 +173,6 @@ def _mpi(title: str, name: str, folder: Path, keep: Path) -> Path:
     for line in lines:
         ranks_of(call(line, folder, env))
         ranks_of(call(line, folder, {**env, "COLLECTIVES_STORE": "mpi://"}))
-    return programs
 
 
 def openmpi(folder: Path, keep: Path) -> None:
@@ -187,10 +192,13 @@ def mixed(folder: Path, keep: Path) -> None:
 
     It must name both libraries. `folder` is an empty folder for the test, `keep` the folder for virtual environments.
     """
-    found = {name: _mpi(title, name, folder, keep) for title, name in (("Open MPI", "openmpi"), ("MPICH", "mpich"))}
+    (_, openmpi_programs), (_, mpich_programs) = (
+        installed("Open MPI", "openmpi", keep),
+        installed("MPICH", "mpich", keep),
+    )
     env = environment(**_OPENMPI)
-    env["PATH"] = f"{found['mpich']}{os.pathsep}{env['PATH']}"
-    printed = call(f"mpirun -n {RANKS} {found['openmpi'] / 'python'} train.py", folder, env, fails=True)
+    env["PATH"] = f"{mpich_programs}{os.pathsep}{env['PATH']}"
+    printed = call(f"mpirun -n {RANKS} {openmpi_programs / 'python'} train.py", folder, env, fails=True)
     if not re.search(r"ConfigMismatch: .*PMI_RANK=\d and PMI_SIZE=4.*Open MPI", printed):
         raise WrongError(printed)
     print("   ConfigMismatch, which names both", flush=True)
@@ -311,6 +319,9 @@ LAUNCHERS: Final[dict[str, Callable[[Path, Path], None]]] = {
 }
 
 
+TESTED: Final = ("collectives_run", "torchrun", "multiprocessing", "pytest")  # they need nothing to be installed
+
+
 def run(name: str, keep: Path) -> None:
     """Run the example for the launcher `name` in a new temporary folder, and check its output.
 
@@ -326,15 +337,17 @@ def run(name: str, keep: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="LAUNCHER", help=", ".join(LAUNCHERS))
+    parser.add_argument("--untested", action="store_true", help="without those that tests/test_launchers.py runs")
     parser.add_argument("--keep", type=Path, help="where environments are kept for the next time")
     wanted = parser.parse_args()
     if unknown := set(wanted.names) - set(LAUNCHERS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(LAUNCHERS)}")
+    names = wanted.names or [name for name in LAUNCHERS if not (wanted.untested and name in TESTED)]
     failed, absent = [], []
     with tempfile.TemporaryDirectory(prefix="launchers-") as scratch:
         keep = (wanted.keep or Path(scratch)).resolve()
         keep.mkdir(parents=True, exist_ok=True)
-        for name in wanted.names or LAUNCHERS:
+        for name in names:
             print(f"== {name}", flush=True)
             try:
                 run(name, keep)
@@ -344,7 +357,7 @@ def main() -> None:
             except WrongError as error:
                 print(f"   FAILED: {error}", flush=True)
                 failed.append(name)
-    passed = [name for name in wanted.names or LAUNCHERS if name not in (*failed, *absent)]
+    passed = [name for name in names if name not in (*failed, *absent)]
     print(f"\npassed: {', '.join(passed) or 'none'}; not here: {', '.join(absent) or 'none'}; ", end="")
     print(f"failed: {', '.join(failed) or 'none'}")
     sys.exit(bool(failed or (absent and wanted.names)))
