@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import email
+import functools
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +47,26 @@ def call(*command: str | Path, cwd: Path = ROOT) -> None:
     subprocess.run([str(part) for part in command], check=True, cwd=cwd)
 
 
+def make(folder: Path) -> Path:
+    """Make the source archive, and from it alone the wheel, both in `folder`/dist; returns the wheel's path."""
+    made, build = folder / "dist", (sys.executable, "-m", "build", "--outdir", folder / "dist")
+    call(*build, "--sdist", "--no-isolation", ROOT)
+    (archive,) = made.glob("*.tar.gz")
+    # Where ccache is used, it finds what `make dev` has compiled: it compares paths relative to the sources, and a
+    # checkout's environment, too, is in .venv.
+    sources = folder / archive.name.removesuffix(".tar.gz")
+    call(*build, "--wheel", "--sdist-extract-dir", folder, "--env-dir", sources / ".venv", archive)
+    (wheel,) = made.glob("*.whl")
+    return wheel
+
+
+def environment(folder: Path) -> Callable[..., None]:
+    """An empty environment in `folder`; returns what installs packages in it, given pip's arguments."""
+    call(sys.executable, "-m", "venv", "--without-pip", folder)
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "-q", "--no-compile")
+    return functools.partial(call, *pip, "--disable-pip-version-check")
+
+
 def check_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {f"{package}/{file}" for package in PACKAGES for file in ("__init__.py", "py.typed")}
@@ -69,8 +91,7 @@ def check_metadata(folder: Path, made: Path) -> None:
     Also check that its URLs are not placeholders. `made` is the folder with the wheel and the source archive. Raises:
     SystemExit.
     """
-    call(sys.executable, "-m", "venv", folder / "twine")
-    call(folder / "twine" / "bin" / "pip", "install", "-q", "--disable-pip-version-check", TWINE)
+    environment(folder / "twine")(TWINE)
     archives = sorted(made.iterdir())
     call(folder / "twine" / "bin" / "twine", "check", "--strict", *archives)
     (wheel,) = made.glob("*.whl")
@@ -87,14 +108,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--publish", action="store_true", help="check also what an index wants; fetches twine")
     publish = parser.parse_args().publish
-    with tempfile.TemporaryDirectory(prefix="package-") as name:
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="package-", dir=ROOT / "build") as name:
         folder = Path(name)
-        call(sys.executable, "-m", "build", "--outdir", folder / "dist", ROOT)
-        (wheel,) = (folder / "dist").glob("*.whl")
+        wheel = make(folder)
         check_contents(wheel)
-        call(sys.executable, "-m", "venv", folder / "venv")
+        environment(folder / "venv")(wheel)
         programs = folder / "venv" / "bin"
-        call(programs / "pip", "install", "-q", "--disable-pip-version-check", wheel)
         (folder / "use.py").write_text(USE)
         for theirs in THEIRS:
             (folder / theirs).mkdir()
