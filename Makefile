@@ -9,8 +9,11 @@ ARGS ?=
 export PYTHON APT
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install -q --disable-pip-version-check
+# What is imported is compiled then: all of it would take longer than to unpack it.
+PIP := $(BIN)/pip install -q --disable-pip-version-check --no-compile
+TOOLS := $(VENV)/.tools
 PACKAGES := $(VENV)/.packages
+ENGINE := $(VENV)/.engine
 READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 BUILD_TOOLS := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr ',' ' ') cmake ninja
@@ -105,20 +108,29 @@ listed = sed -n '/^\($(1)\) = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p' pyproject.toml
 
 $(FRAMEWORKS): pyproject.toml | $(PACKAGES)
 	$(call listed,frameworks\|integrations) >$@.txt
-	$(PIP) --no-compile -r $@.txt
+	$(PIP) -r $@.txt
 	@touch $@
 
 $(BIN)/python:
 	@tools/need.sh python compiler
 	$(PYTHON) -m venv $(VENV)
 
-$(PACKAGES): pyproject.toml | $(BIN)/python
+# The engine compiles while the other packages are fetched, so these must not replace what it is built with.
+$(TOOLS): pyproject.toml | $(BIN)/python
 	@tools/need.sh python compiler
 	$(call listed,dependencies\|test\|dev) >$@.txt
-	$(PIP) $(BUILD_TOOLS) -r $@.txt
+	$(PIP) --constraint $@.txt $(BUILD_TOOLS)
+	@touch $@
+
+$(PACKAGES): pyproject.toml | $(TOOLS)
+	$(call listed,dependencies\|test\|dev) >$@.txt
+	$(PIP) -r $@.txt
 	@touch $@
 
 # Built without isolation, in a folder that stays: a change in one C++ file compiles that file alone.
-$(READY): $(NATIVE) | $(PACKAGES)
+$(ENGINE): $(NATIVE) | $(TOOLS)
 	$(PIP) --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(READY): $(ENGINE) $(PACKAGES)
 	@touch $@
