@@ -5,7 +5,7 @@ arguments, which are faults of this library's Python code, raise ValueError or T
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -132,23 +132,6 @@ def why_no_room(transport: str, ranks: int, segment: int = 0) -> str | None:
 
     `segment` is that of Group. TransportUnavailable if the engine has no links of that transport."""
 
-class StreamTicket:
-    """An operation that is ordered by a stream."""
-
-    def done(self) -> bool:
-        """Whether the stream has passed the operation, or the operation has failed."""
-
-    def wait(self, timeout: float | None) -> None:
-        """Wait on the host until it is done, None: until its deadline; raise its error. OpTimeout after `timeout`."""
-
-def network_ports(transport: str) -> list[dict[str, Any]]:
-    """The ports of network devices that the transport finds on this machine, usable or not.
-
-    Each has `device`, `port`, `layer` ("Ethernet", "InfiniBand"), `state`, `address` and its `address_kind` ("RoCE v2")
-    and `address_index` in the port's table, `mtu` (bytes), `numa_node` (-1 if unknown), in `problem` the reason why it
-    cannot be used, or "", and `left_out`: whether the user has chosen other ports. TransportUnavailable if the engine
-    has no links of the transport, or if it cannot look for ports."""
-
 class Job:
     """The common part of the communicator of one `init` and all communicators made from it: their control thread.
 
@@ -237,33 +220,6 @@ class Group:
         Ranks agree on the call by running `agreement`, a barrier with the fingerprint of that operation. `engine`: the
         name of the engine in records. After `timeout` the code has 10 s more to report the cause."""
 
-    def join_nccl(self, library: NcclLibrary, id: bytes, device: int, max_ctas: int, timeout: float) -> None:
-        """Make NCCL's communicator of this group, together with all other ranks, with the `id` of one of them.
-
-        `max_ctas`: the number of thread blocks that NCCL may use, 0 for its own choice. An error breaks the group:
-        OpTimeout, PeerLost, Aborted if NCCL fails."""
-
-    def issue_nccl(
-        self,
-        operation: Operation,
-        inp: int,
-        out: int,
-        count: int,
-        dtype: int,
-        unit: int,
-        op: int,
-        root: int,
-        stream: int,
-        producer: int | None,
-        timeout: float,
-    ) -> StreamTicket:
-        """Issue a collective on device memory, after `join_nccl`; returns when it is in `stream`.
-
-        `operation` describes the call, by which ranks compare their calls; it is not run. `inp`, `out`: addresses, 0
-        if this rank has none. `count`: the elements in each rank's part; for allreduce, reduce and broadcast in the
-        whole array. `unit`: bytes of an element. `producer`: the stream in which the input was written, if it is
-        another one. ValueError for memory or a stream that is not the device's; other errors break the group."""
-
     def empty(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """Uninitialised memory that peers on this host can read directly, as a uint8 array, 64-byte aligned.
 
@@ -332,8 +288,107 @@ def cuda_devices() -> list[CudaDevice]:
 def cuda_memory(address: int) -> tuple[str, int]:
     """("cuda", device) for an address in a device's memory, else ("host", -1 or the device that can reach it)."""
 
+def network_ports(transport: str) -> list[dict[str, Any]]:
+    """The ports of network devices that the transport finds on this machine, usable or not.
+
+    Each has `device`, `port`, `layer` ("Ethernet", "InfiniBand"), `state`, `address` and its `address_kind` ("RoCE v2")
+    and `address_index` in the port's table, `mtu` (bytes), `numa_node` (-1 if unknown), in `problem` the reason why it
+    cannot be used, or "", and `left_out`: whether the user has chosen other ports. TransportUnavailable if the engine
+    has no links of the transport, or if it cannot look for ports."""
+
 def check_cuda_stream(stream: int, device: int) -> None:
     """ValueError unless `stream` is the handle of a stream of that device, and is not being captured into a graph."""
+
+def is_capturing(stream: int, device: int) -> bool:
+    """Whether this stream of that device is being captured into a graph. ValueError for a stream of another device."""
+
+def current_cuda_device() -> int | None:
+    """The number of the device that the calling thread uses now; None if it uses none."""
+
+def can_access_cuda_peer(device: int, other: int) -> bool:
+    """Whether kernels on `device` can read and write memory of `other`. TransportUnavailable without a driver."""
+
+LEADER_MOST_RANKS: Final[int]
+
+class CudaMemory:
+    """Memory of a device that other processes can open. It is used again once the object is gone."""
+
+    def __init__(self, nbytes: int, device: int) -> None:
+        """Uninitialised. TransportUnavailable if the device's memory is full."""
+    @property
+    def address(self) -> int: ...
+
+class StagedCopy:
+    """A copy to the host, made by `CudaStaging.fetch`."""
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is complete; False if it is not after `timeout` seconds."""
+
+class CudaStaging:
+    """Host memory through which arrays of a device pass, by copies on two streams of its own."""
+
+    def __init__(self, memory: npt.NDArray[np.uint8], nbytes: int, device: int) -> None:
+        """The caller keeps `memory`, of `nbytes` bytes, as long as the object. TransportUnavailable if it cannot be
+        registered."""
+
+    def begin(self, stream: int) -> None:
+        """Copies begin after what is in `stream` now."""
+
+    def fetch(self, offset: int, address: int, nbytes: int) -> StagedCopy:
+        """Copy from the device to the memory at `offset`. ValueError if it does not fit."""
+
+    def put(self, offset: int, address: int, nbytes: int) -> None:
+        """Copy from the memory at `offset` to the device."""
+
+    def end(self, stream: int) -> None:
+        """What is put into `stream` from now on begins after all copies."""
+    @property
+    def is_free(self) -> bool:
+        """Whether all copies are over."""
+
+class LeaderCall:
+    """A call with its arguments, made by `LeaderMember.prepare`."""
+
+class LeaderMember:
+    """One rank of a group whose ranks share a device, so that one of them, the leader, runs the kernels of all."""
+
+    def __init__(self, group: Group, device: int, compiler: str) -> None:
+        """`compiler`: the path of NVRTC. TransportUnavailable if the device's memory cannot be shared."""
+    @property
+    def record(self) -> bytes:
+        """What all other ranks have to be told."""
+
+    def meet(self, records: Sequence[bytes], timeout: float) -> str:
+        """Meet the other ranks, whose records these are, by rank; returns why this rank cannot, "" if it can.
+
+        An error of another kind breaks the group: OpTimeout, PeerLost."""
+
+    def use(self) -> None:
+        """Run calls of the group from now on; called when all ranks have met."""
+
+    def prepare(
+        self,
+        operation: Operation,
+        kind: str,
+        inp: int,
+        out: int,
+        count: int,
+        dtype: int,
+        unit: int,
+        op: int,
+        root: int,
+        stream: int,
+        producer: int | None,
+    ) -> LeaderCall:
+        """Describe a collective on device memory. `operation`: by which ranks compare their calls; it is not run.
+
+        `kind`: the name of the collective. `inp`, `out`: addresses, 0 if this rank has none. `count`: the elements in
+        each rank's part; for allreduce, reduce and broadcast in the whole array. `unit`: bytes of an element.
+        `producer`: the stream in which the input was written, if it is another one."""
+
+    def issue(self, call: LeaderCall, timeout: float) -> StreamTicket:
+        """Issue a call; returns when it is in its stream. ValueError for memory or a stream that is not the device's;
+        other errors break the group."""
 
 class NcclLibrary:
     """The NCCL of this process, made by `load_nccl`."""
@@ -358,8 +413,79 @@ def load_nccl(path: str) -> NcclLibrary:
 
     TransportUnavailable if it cannot be used; ConfigMismatch if another libnccl is loaded in this process."""
 
-def why_nccl_does_not_reduce(dtype: int, op: int) -> str | None:
-    """The reason why NCCL has no such reduction; None if it has."""
+def why_nccl_does_not_reduce(dtype: str, op: int, version: int, capability: int) -> str:
+    """Why NCCL does not reduce elements of the dtype with that name, on devices of that capability; "" if it does."""
+
+class StreamTicket:
+    """An operation that is ordered by a stream."""
+
+    def done(self) -> bool:
+        """Whether the stream has passed the operation, or the operation has failed."""
+
+    def wait(self, timeout: float | None) -> None:
+        """Block until it is done; raises its error, OpTimeout if it is not done after `timeout` seconds."""
+
+class NcclCall:
+    """A call that `NcclMember.prepare` has made, which can be issued several times."""
+
+class NcclMember:
+    """NCCL's communicator as one group uses it. Closed with the last group that uses it."""
+
+    @overload
+    def __init__(
+        self,
+        group: Group,
+        library: NcclLibrary,
+        id: bytes,
+        device: int,
+        capability: int,
+        least: int,
+        most: int,
+        timeout: float,
+    ) -> None:
+        """Make NCCL's communicator, together with all other ranks of the group, with the `id` of one of them.
+
+        `capability`: of the oldest device of all ranks. `least`, `most`: thread blocks that NCCL may use, 0 for its own
+        choice. An error breaks the group: OpTimeout, PeerLost, Aborted if NCCL fails."""
+    @overload
+    def __init__(self, group: Group, other: NcclMember) -> None:
+        """Use the communicator of another group, which has the same ranks."""
+
+    def prepare(
+        self,
+        operations: Sequence[Operation],
+        pieces: Sequence[tuple[str, int, int, int, int, str, int, int]],
+        stream: int,
+        producer: int | None,
+    ) -> NcclCall:
+        """A call that runs these pieces together in `stream`.
+
+        `operations`: describe the call, for the comparison with other ranks. A piece is one call of NCCL: its name,
+        such as "allreduce", "send" or "recv"; the addresses of input and output, 0 if this rank has none; the number of
+        elements in the part of each rank, of allreduce, reduce, broadcast and messages in the whole array; the bytes of
+        an element; dtype and op, if it reduces; the root, or the other rank of a message. `producer`: the stream in
+        which the input is written, if it is another one."""
+
+    def issue(self, call: NcclCall, timeout: float) -> StreamTicket:
+        """Issue a call; returns when it is in its stream, or in the graph into which this stream is captured.
+
+        ValueError for memory or a stream that is not the device's; other errors break the group."""
+
+    def connect(self, operation: Operation, kinds: Sequence[str], timeout: float) -> StreamTicket:
+        """Run these functions of NCCL on memory of their own, so that NCCL has made its connections."""
+
+    def mark(self, stream: int) -> StreamTicket:
+        """A ticket that is done when `stream` has passed all that is in it now."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the device's memory that NCCL's communicator holds; 0 once it is closed."""
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed or aborted."""
+    @property
+    def communicator(self) -> int:
+        """A number that is equal for those that share a communicator."""
 
 class Latch:
     """A lock that never waits and can be shut for good. The GIL protects it, so it costs almost nothing."""

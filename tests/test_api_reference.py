@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import collectives
@@ -37,7 +39,23 @@ def test_every_public_name_has_an_entry_and_every_entry_words() -> None:
         assert f"\n## {package}\n" in page
 
 
+def test_an_overloaded_function_is_shown_as_its_definition() -> None:
+    tree = ast.parse(
+        "@overload\ndef f(x: int) -> int: ...\n"
+        "@overload\ndef f(x: str) -> str: ...\n"
+        "def f(x: int | str) -> int | str:\n    'Returns x.'\n    return x\n"
+    )
+    (found,) = api_reference.statements(tree)
+    assert ast.get_docstring(found) == "Returns x."  # type: ignore[arg-type]
+    method = ast.parse("class C:\n" + textwrap.indent(ast.unparse(tree), "    ")).body[0]
+    assert isinstance(method, ast.ClassDef)
+    _, shown = api_reference.members("collectives", method)["f"]
+    assert ast.get_docstring(shown) == "Returns x."
+
+
 def test_signatures_are_those_of_the_source() -> None:
     page = api_reference.page()
     assert "\nsplit(color: int | None" in page.replace("(\n    ", "(")
+    empty = page.partition("\n#### Communicator.empty\n")[2].partition("\n#### ")[0]
+    assert "where: str = 'host',\n" in empty and '\nWith `where="cuda"`' in empty
     assert "class PeerLost(CollectiveError)" in page and "\nrank: int\n" in page

@@ -46,7 +46,7 @@ NATIVE: Final = (
     {"link"},
     {"engine"},
     {"schedule"},
-    {"tcp", "inproc", "shm", "verbs", "nccl", "core"},
+    {"tcp", "inproc", "shm", "verbs", "nccl", "leader", "core"},
     {"bind"},
 )
 # They register themselves: nothing but CMakeLists.txt names them.

@@ -44,12 +44,22 @@ def source(module: str) -> tuple[ast.Module, bool]:
 
 
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield the statements at the top level of the module `tree`, and those in its block `if TYPE_CHECKING:`."""
+    """Yield the statements at the top level of the module `tree`, and those in its block `if TYPE_CHECKING:`.
+
+    Overloads are left out: the function behind them has the docstring.
+    """
     for node in tree.body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from node.body
-        else:
+        elif not is_overload(node):
             yield node
+
+
+def is_overload(node: ast.AST) -> bool:
+    """Whether `node` declares one of several signatures of the function that follows."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    return any(ast.unparse(decorator) in ("overload", "typing.overload") for decorator in node.decorator_list)
 
 
 def imported(module: str, node: ast.stmt) -> Iterator[tuple[str, str, str, bool]]:
@@ -114,7 +124,9 @@ def members(module: str, node: ast.ClassDef) -> dict[str, tuple[str, Definition]
     """
     found: dict[str, tuple[str, Definition]] = {}
     for member in node.body:
-        if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):
+        if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) or is_overload(member):
+            continue
+        if not member.name.startswith("_"):
             found.setdefault(member.name, (module, member))
     for base in node.bases:
         inherited = definition(module, base.id) if isinstance(base, ast.Name) else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from collectives.native.errors import TransportUnavailable
 from collectives.native.spelling import hint
 from collectives.transports.inproc import InprocTransport
+from collectives.transports.leader import Leader
 from collectives.transports.library import Library
 from collectives.transports.nccl import Nccl
 from collectives.transports.shm import ShmTransport
@@ -28,7 +29,7 @@ _BUILT_IN: dict[str, Transport] = {
     t.scheme: t for t in (InprocTransport(), ShmTransport(), TcpTransport(), VerbsTransport())
 }
 _loaded: dict[str, Transport] = {}  # transports of other packages
-_LIBRARIES: dict[str, Library] = {library.scheme: library for library in (Nccl(),)}
+_LIBRARIES: dict[str, Library] = {library.scheme: library for library in (Nccl(), Leader())}
 
 # What `transport="auto"` tries for a pair of ranks, in this order.
 _AUTO: dict[str, Transport] = {

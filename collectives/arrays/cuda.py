@@ -1,6 +1,6 @@
 """Arrays in the memory of a CUDA device: address, shape, dtype, device and stream, without a copy.
 
-They come from CuPy, PyTorch, Numba and JAX, or from any object with `__cuda_array_interface__` or DLPack.
+They come from CuPy, PyTorch, Numba, JAX and TensorFlow, or from any object with `__cuda_array_interface__` or DLPack.
 
 Invariant: no library is imported; as the array exists, its library is loaded already. Nothing here waits for a device.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,8 +18,12 @@ from collectives.arrays import dlpack
 from collectives.arrays.device import is_device_array
 from collectives.arrays.dtypes import Dtype, check_array
 from collectives.arrays.exporters import torch
+from collectives.arrays.on_device import DeviceArray
 from collectives.native import _engine
 
+_ALLOCATES: Final = ("cupy", "torch", "numba")  # libraries of which new arrays can be made
+# Libraries whose arrays never change, but do not say so when they are exported.
+_UNCHANGING: Final = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
 LEGACY: Final = 1  # the number of the default stream in `__cuda_array_interface__` and DLPack
 
 
@@ -41,6 +46,12 @@ class CudaArray(NamedTuple):
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
+    @property
+    def library(self) -> str:
+        """The name of the library to which the user's object belongs, as "cupy"; of others, that of CuPy."""
+        found = _library(self.origin)
+        return found if found in _ALLOCATES else "cupy"
+
 
 def on_cuda(x: object) -> bool:
     """Whether `x` is in the memory of a CUDA device."""
@@ -56,29 +67,54 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> CudaArray:
 
 
 def writing(x: Any, name: str = "out", *, moved: bool = False) -> CudaArray:
-    """The array `x`, which will be written. Also raises TypeError for arrays that must not be: those of JAX."""
+    """The array `x`, which will be written. Also raises TypeError for arrays of JAX and TensorFlow."""
     return _described(x, name, moved, written=True)
 
 
 def fresh(like: CudaArray, shape: tuple[int, ...], stream: int) -> CudaArray:
     """A new array on the device of `like`, of its library and dtype, for a result that `stream` writes.
 
-    Raises TypeError if this library cannot allocate memory for that library's arrays.
+    Raises TypeError if this library cannot allocate memory for that library's arrays, ValueError if `stream` is being
+    captured, and the library would allocate memory that the graph does not keep.
     """
     library = _library(like.origin)
+    if isinstance(like.origin, DeviceArray):
+        return reading(DeviceArray(shape, like.dtype, like.device), "out", moved=True)
+    if library not in _ALLOCATES:
+        raise TypeError(f"x is a device array of {library!r}, of which no new ones can be made here: give out=")
+    if library != "torch" and _engine.is_capturing(stream, like.device):
+        raise ValueError("the stream is being captured into a graph, which does not keep new arrays: give out=")
+    dtype = like.origin.dtype if library == "torch" else like.dtype
+    return _new(library, shape, dtype, like.device, stream)
+
+
+def new(library: str, shape: tuple[int, ...], dtype: Dtype, device: int, stream: int) -> CudaArray:
+    """A new array of the library with that name, which `stream` writes. Imports the library."""
+    import_module("numba.cuda" if library == "numba" else library)
+    own: Any = torch.kind_of(dtype) if library == "torch" else dtype
+    return _new(library, shape, own, device, stream)
+
+
+def current_stream(library: str, device: int) -> int:
+    """The handle of the stream in which new arrays of that library are used now."""
     if library == "torch":
-        made = like.origin.new_empty(shape)
-        if stream != like.stream:
-            made.record_stream(sys.modules["torch"].cuda.ExternalStream(stream, device=made.device))
-        return reading(made, "out", moved=True)
+        return import_module("torch").cuda.current_stream(device).cuda_stream or LEGACY
+    return (import_module("cupy").cuda.get_current_stream().ptr if library == "cupy" else 0) or LEGACY
+
+
+def _new(library: str, shape: tuple[int, ...], dtype: Any, device: int, stream: int) -> CudaArray:
+    if library == "torch":
+        module = sys.modules["torch"]
+        made = module.empty(shape, dtype=dtype, device=module.device("cuda", device))
+        found = reading(made, "out", moved=True)
+        if stream != found.stream:
+            made.record_stream(module.cuda.ExternalStream(stream, device=made.device))
+        return found
     if library == "cupy":
         cupy = sys.modules["cupy"]
-        with cupy.cuda.Device(like.device):
-            return reading(cupy.empty(shape, like.dtype), "out", moved=True)
-    if library == "numba":
-        cuda = sys.modules["numba.cuda"]
-        return reading(cuda.device_array(shape, like.dtype), "out", moved=True)
-    raise TypeError(f"x is a device array of {library!r}, of which no new ones can be made here: give out=")
+        with cupy.cuda.Device(device):
+            return reading(cupy.empty(shape, dtype), "out", moved=True)
+    return reading(sys.modules["numba.cuda"].device_array(shape, dtype), "out", moved=True)
 
 
 def begin_write(array: CudaArray) -> None:
@@ -119,9 +155,11 @@ def _described(x: Any, name: str, moved: bool, written: bool) -> CudaArray:
     library = _library(x)
     if library == "torch":
         return _of_torch(x, name, moved)
-    if library in ("jax", "jaxlib"):
+    if library in _UNCHANGING:
         if written:
-            raise TypeError(f"{name} is a JAX array, which must never be written: give an array of another library")
+            raise TypeError(
+                f"{name} is an array of {_UNCHANGING[library]}, which must not be written: give one of another library"
+            )
         return _of_dlpack(x, name, moved, written)
     if is_device_array(x):
         return _of_interface(x, name, moved, written, library)
@@ -162,6 +200,8 @@ def _of_interface(x: Any, name: str, moved: bool, written: bool, library: str) -
 
 
 def _of_dlpack(x: Any, name: str, moved: bool, written: bool) -> CudaArray:
+    if _library(x) == "tensorflow":  # it does not show its streams: wait on the host for all that is in them
+        sys.modules["tensorflow"].test.experimental.sync_devices()
     tensor = dlpack.exported(x, LEGACY, name)
     check_array(tensor.dtype, name, moved)
     if written and tensor.read_only:
@@ -173,6 +213,8 @@ def _of_dlpack(x: Any, name: str, moved: bool, written: bool) -> CudaArray:
 def _device(x: Any, address: int) -> int:
     """The number of the device: the array's own word for it, or what the driver knows about the address."""
     device = getattr(x, "device", None)
+    if isinstance(device, int):
+        return device
     for name in ("id", "index"):  # CuPy and Numba have the first
         number = getattr(device, name, None)
         if isinstance(number, int):

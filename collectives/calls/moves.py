@@ -29,7 +29,7 @@ from collectives.arrays.array import (
     with_rows,
 )
 from collectives.calls.call import Call
-from collectives.calls.header import Header, kind, pack, unpack
+from collectives.calls.header import Described, Header, kind, pack, unpack
 from collectives.calls.prepare import Preparer, Shape
 from collectives.native import _engine
 from collectives.native.errors import Aborted, DesyncError
@@ -138,11 +138,23 @@ class Calls:
     def _scatter(self, name: str, x: Any, counts: Any, root: int, algorithm: str, timeout: float | None) -> Call:
         deadline = self.limit(timeout)
         root = check_rank(root, self.size, "root")
+        header, inp = self.scatter_header(
+            name, lambda: with_rows(reading(x, moved=True), name), counts, root, algorithm, deadline
+        )
+        return self.scatter_data(header, name, inp, x, root, algorithm, deadline)
+
+    def scatter_header(
+        self, name: str, read: Callable[[], Any], counts: Any, root: int, algorithm: str, deadline: Deadline
+    ) -> tuple[Header, Any]:
+        """What all ranks have to know of the root's array, and on the root the array, as `read` returns it.
+
+        `name`: "scatter" or "scatterv". If the root's arguments are invalid, it raises their error, and others Aborted.
+        """
         self.prepare.admit(Shape("scatter", _BYTE, 0, 0 if name == "scatter" else (), 0, root=root), algorithm)
         inp, rows = None, np.ones(self.size, np.int64)
         if root == self.rank:
             try:
-                inp = with_rows(reading(x, moved=True), name)
+                inp = read()
                 if name == "scatterv":
                     rows = check_counts(counts, self.size, inp.shape[0])
                 elif inp.shape[0] != self.size:
@@ -153,11 +165,12 @@ class Calls:
         header = unpack(self._from_root(pack(inp, rows), root, name, deadline), self.size)
         if header is None:
             raise Aborted(f"{name}: rank {root}, the root, was given arguments that it refused")
-        return self._scatter_data(header, name, inp, x, root, algorithm, deadline)
+        return header, inp
 
-    def _scatter_data(
+    def scatter_data(
         self, header: Header, name: str, inp: Array | None, x: Any, root: int, algorithm: str, deadline: Deadline
     ) -> Call:
+        """The second part of a scatter in host memory, in which the root sends the rows."""
         row = header.row_elements
         mine = header.rows[self.rank]
         result = header.trailing if name == "scatter" else (mine, *header.trailing)
@@ -178,12 +191,7 @@ class Calls:
         deadline = self.limit(timeout)
         inp = with_rows(reading(x, moved=True), f"{collective}v")
         self.prepare.admit(Shape(collective, inp.dtype, 0, (), 0, root=root), algorithm)
-        mine = np.array([inp.shape[0], kind(inp)], np.int64)
-        everyones = np.empty((self.size, 2), np.int64)
-        self._exchange(
-            Shape("allgather", _INT64, 2, 2 * self.size, 2, purpose=f"{collective}v"), mine, everyones, deadline
-        )
-        rows = self._matching(everyones, inp, f"{collective}v")
+        rows = self.rows_of_all(inp, collective, deadline)
         row = math.prod(inp.shape[1:])
         receives = collective == "allgather" or root == self.rank
         target = fresh((sum(rows), *inp.shape[1:]), inp.dtype, x) if receives else None
@@ -195,11 +203,7 @@ class Calls:
         inp = with_rows(reading(x, moved=True), "alltoallv")
         leaving = check_counts(counts, self.size, inp.shape[0])
         self.prepare.admit(Shape("alltoall", inp.dtype, (), (), 0), algorithm)
-        mine = np.stack([leaving, np.full(self.size, kind(inp), np.int64)], axis=1)
-        everyones = np.empty((self.size, 2), np.int64)
-        n = 2 * self.size
-        self._exchange(Shape("alltoall", _INT64, n, n, n, purpose="alltoallv"), mine, everyones, deadline)
-        rows = self._matching(everyones, inp, "alltoallv")
+        rows = self.rows_for_me(inp, leaving, deadline)
         row = math.prod(inp.shape[1:])
         target = fresh((sum(rows), *inp.shape[1:]), inp.dtype, x)
         shape = Shape("alltoall", inp.dtype, tuple(int(c) * row for c in leaving), tuple(r * row for r in rows), 0)
@@ -225,7 +229,24 @@ class Calls:
         self._exchange(shape, None, header, deadline)
         return header
 
-    def _matching(self, everyones: npt.NDArray[np.int64], inp: Array, name: str) -> list[int]:
+    def rows_of_all(self, inp: Described, collective: str, deadline: Deadline) -> list[int]:
+        """The rows that each rank passes to `collective`v, which ranks exchange; DesyncError as for `_matching`."""
+        mine = np.array([inp.shape[0], kind(inp)], np.int64)
+        everyones = np.empty((self.size, 2), np.int64)
+        self._exchange(
+            Shape("allgather", _INT64, 2, 2 * self.size, 2, purpose=f"{collective}v"), mine, everyones, deadline
+        )
+        return self._matching(everyones, inp, f"{collective}v")
+
+    def rows_for_me(self, inp: Described, leaving: npt.NDArray[np.int64], deadline: Deadline) -> list[int]:
+        """The rows that each rank has for this one in an alltoallv, if this rank has `leaving` for the others."""
+        mine = np.stack([leaving, np.full(self.size, kind(inp), np.int64)], axis=1)
+        everyones = np.empty((self.size, 2), np.int64)
+        n = 2 * self.size
+        self._exchange(Shape("alltoall", _INT64, n, n, n, purpose="alltoallv"), mine, everyones, deadline)
+        return self._matching(everyones, inp, "alltoallv")
+
+    def _matching(self, everyones: npt.NDArray[np.int64], inp: Described, name: str) -> list[int]:
         """The number of rows that come from each rank, read from the numbers `everyones` that ranks have exchanged.
 
         Every rank raises DesyncError if the ranks' dtypes or shapes of rows differ.

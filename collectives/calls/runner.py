@@ -14,24 +14,28 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from collectives.arrays.array import Array, Dtype, check_timeout
+from collectives.arrays.array import Array, Dtype, check_number, check_timeout
 from collectives.arrays.cuda import on_cuda
 from collectives.calls.call import Call, Ready
 from collectives.calls.external import Engines, ExternalCall, Side
 from collectives.calls.fusion import Fusion
 from collectives.calls.gate import Gate
+from collectives.calls.leading import LeaderCall, LeaderCalls
 from collectives.calls.moves import Calls, Deadline
+from collectives.calls.on_device import DeviceCalls
 from collectives.calls.plan import Plan, StepwisePlan
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
-from collectives.calls.streamed import StreamCall, StreamCalls
+from collectives.calls.staged import StagedCalls
+from collectives.calls.streamed import KINDS, StreamCall, StreamCalls
 from collectives.calls.together import Together
 from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.engines import Engine
 from collectives.native import _engine
 from collectives.native._engine import Group, Repeater
-from collectives.native.errors import OpTimeout
+from collectives.native.errors import OpTimeout, TransportUnavailable
+from collectives.native.spelling import hint
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 
@@ -73,9 +77,12 @@ class Runner:
         self._memory: Final = memory
         self.engines = Engines((), self.calls)
         self.streams: StreamCalls | None = None  # None: no array is on a device that this process can use
+        self.leading: LeaderCalls | None = None  # None: no rank leads calls on a device
+        self._on_device: DeviceCalls | None = None
         # The rest is made when it is first needed, so that a communicator that makes few kinds of calls is small.
         self._forms: Final = forms
         self.repeaters: Final[list[Repeater | None]] = [None] * len(forms)
+        self._made_staged: StagedCalls | None = None
         self._made_fusion: Fusion | None = None
         self._block: Together  # the `together` block that this thread is inside
         self._unfinished: tuple[Together, ...] = ()
@@ -89,6 +96,29 @@ class Runner:
         """
         self.engines = Engines(engines, self.calls, Side(side._group, side.calls))
 
+    def use_streams(self, streams: StreamCalls) -> None:
+        """Let NCCL run calls on arrays in CUDA memory, if all ranks can use it."""
+        self.streams = streams
+        self._on_device = DeviceCalls(streams, self.calls)
+
+    def prepare_devices(self, kinds: Sequence[str], device: int | None, timeout: float | None) -> None:
+        """Make the engine for device memory, NCCL's with connections of its functions `kinds`; see `Communicator`."""
+        for kind in kinds:
+            if kind not in KINDS:
+                raise ValueError(f"NCCL has no {kind!r}{hint(kind, KINDS)}; there are {', '.join(KINDS)}")
+        with self.gate:
+            if self.leading is None and self.streams is None:
+                raise TransportUnavailable("this process uses no CUDA device: collectives doctor says why")
+            number = _engine.current_cuda_device() if device is None else check_number(device, "device")
+            if number is None:
+                raise ValueError("this thread uses no CUDA device: give device=, or choose one by cupy or torch before")
+            deadline = self.calls.limit(timeout)
+            if self.leading is not None and self.leading.connect(number, deadline):
+                return
+            if self.streams is None:
+                raise TransportUnavailable("this communicator uses no NCCL, and no rank leads: see explain")
+            self.streams.connect(kinds, number, deadline)
+
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Runs, on this thread, the call that `build(*args, **kwargs)` checks and prepares; returns its result."""
         if self._in_block():
@@ -98,21 +128,52 @@ class Runner:
             return call.run(self._group, call.seconds)
 
     def _chosen(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Ready:
-        """The call, prepared for another package's engine if one accepts it, for NCCL, or for the C++ engine.
+        """The call, prepared for another package's engine if one accepts it, a leader, NCCL, or the C++ engine.
 
         `build` prepares it for the C++ engine.
         """
         external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
         if external is not None:
             return external
-        if self.streams is None:
+        leading = self.leading
+        if leading is not None and (
+            type(x) is not np.ndarray or out is not None or stream is not None or leading.alone
+        ):
+            led = leading.prepare(build.__name__, x, out, timeout, args, stream)
+            if led is not None:
+                return led
+        if self._on_device is None:
             if stream is not None:
                 raise ValueError("stream is given, but this process uses no CUDA device: collectives doctor says why")
-        elif type(x) is not np.ndarray or out is not None or stream is not None or self.streams.alone:
-            streamed = self.streams.prepare(build.__name__, x, out, timeout, args, stream)
+        elif type(x) is not np.ndarray or out is not None or stream is not None or self._on_device.alone:
+            streamed = self._on_device.prepare(build.__name__, x, out, timeout, args, stream)
             if streamed is not None:
                 return streamed
+        if build.__name__ == "allreduce" and isinstance(args[0], str) and self._can_stage(x, out):
+            staged = self._staged.prepare(self.reductions.engine_allreduce, x, out, timeout, *args)
+            if staged is not None:
+                return staged
         return build(x, out, timeout, *args)
+
+    def _can_stage(self, x: Any, out: Any) -> bool:
+        """Whether a call may be staged in slices: all ranks have arrays on devices, and it is not part of a block."""
+        is_known = self.leading is not None and self.leading.compared
+        return is_known and on_cuda(x) and (out is None or on_cuda(out)) and not self._in_block()
+
+    def forget_staging(self) -> None:
+        """Let go the memory through which large arrays on devices pass, once no call uses it."""
+        if self._made_staged is not None:
+            self._made_staged.forget()
+
+    @property
+    def _staged(self) -> StagedCalls:
+        if self._made_staged is None:
+            self._made_staged = StagedCalls(self.calls, self._memory)
+        return self._made_staged
+
+    def call(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
+        """Run the call that `build` prepares, or another engine in its place, on this thread; returns its result."""
+        return self.run(self._chosen, build, x, out, timeout, *args, stream=stream)
 
     def start(self, owner: object, build: Build, *args: Any, stream: Any = None) -> Work[Any]:
         """Prepares a call by `build(*args)` and starts it in the background; returns its `Work`, a handle to wait for.
@@ -124,7 +185,7 @@ class Runner:
         with self.gate:
             call = self._chosen(build, *args, stream=stream)
             work = call.start(self._group, call.seconds, self._waiter, owner)
-            return work if isinstance(call, StreamCall) else self._noted(work)
+            return work if isinstance(call, StreamCall | LeaderCall) else self._noted(work)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -155,14 +216,15 @@ class Runner:
         self.gate.check()
         self.gate.check_outside()
         deadline = None if timeout is None else Deadline(check_timeout(timeout))
-        if self.streams is not None:
+        on_devices = [calls for calls in (self.leading, self.streams) if calls is not None]
+        for calls in on_devices:
             try:
-                self.streams.synchronize(stream, deadline)
+                calls.synchronize(stream, deadline)
             except OpTimeout:
                 if self._group.broken is None:
                     raise self._still_running(timeout) from None
                 raise
-        elif stream is not None:
+        if stream is not None and not on_devices:
             raise ValueError("stream is given, but this communicator uses no CUDA device")
         if stream is not None:
             if self._group.broken is not None:
@@ -184,7 +246,7 @@ class Runner:
 
     def _still_running(self, timeout: float | None) -> OpTimeout:
         left = sum(not ticket.done() for ticket in tuple(self._started or ()))
-        left += 0 if self.streams is None else self.streams.unfinished
+        left += sum(calls.unfinished for calls in (self.leading, self.streams) if calls is not None)
         return OpTimeout(
             f"communicator {self.gate.name!r}: synchronize waited {timeout} s, and {left} of the operations that rank "
             f"{self.calls.rank} has started are not complete; they go on"
@@ -218,7 +280,7 @@ class Runner:
             call = self._chosen(build, x, out, timeout, *args)
         if isinstance(call, ExternalCall) and call.result is None:
             raise ValueError(f"engine {call.engine!r} runs this call: a plan of it needs out=")
-        if not isinstance(call, StreamCall | ExternalCall) and (on_cuda(x) or on_cuda(out)):
+        if not isinstance(call, StreamCall | LeaderCall | ExternalCall) and (on_cuda(x) or on_cuda(out)):
             raise TypeError("a plan of arrays on a CUDA device needs NCCL, which does not run this call: see explain")
         seconds = self.timeout if timeout is None else timeout
 
@@ -229,7 +291,7 @@ class Runner:
         def start() -> Work[Any]:
             with self.gate:
                 work = call.start(self._group, seconds, self._waiter, owner)
-                return work if isinstance(call, StreamCall) else self._noted(work)
+                return work if isinstance(call, StreamCall | LeaderCall) else self._noted(work)
 
         if not isinstance(call, Call) or not call.repeatable:
             return StepwisePlan(call.result, again, start, owner)
@@ -246,11 +308,30 @@ class Runner:
             self._made_fusion = Fusion(self.reductions, self._memory)
         return self._made_fusion
 
-    def run_many(self, *args: Any) -> list[Any]:
+    def _many_on_device(self, stream: Any, arrays: Any, out: Any, timeout: float | None, *args: Any) -> Any:
+        """The allreduce of a list of arrays, prepared for NCCL; None if it runs on host memory."""
+        found = [on_cuda(x) for x in arrays] if isinstance(arrays, list | tuple) else []
+        if not any(found):
+            if stream is not None:
+                raise ValueError("stream is given, but the arrays are not on a CUDA device")
+            return None
+        if not all(found):
+            raise ValueError(f"array {found.index(False)} of the list is in host memory, and others on a CUDA device")
+        if self._on_device is None:
+            return None
+        op, _, algorithm = args
+        return self._on_device.many(arrays, out, timeout, op, algorithm, stream)
+
+    def run_many(self, stream: Any, *args: Any) -> list[Any]:
         """Runs an allreduce of a list of arrays on this thread; `args` are the arguments of `Fusion.prepare`."""
         if self._in_block():
+            self._many_on_device(stream, *args)  # refuses what NCCL runs
             return self._block.add_many(self._fusion.prepare(*args))
         with self.gate:
+            streamed = self._many_on_device(stream, *args)
+            if streamed is not None:
+                results: list[Any] = streamed.run(self._group, streamed.seconds)
+                return results
             many = self._fusion.prepare(*args)
             many.begin()
             for step in many.steps:
@@ -259,11 +340,16 @@ class Runner:
                 step.unpack()
             return many.deliver()
 
-    def start_many(self, owner: object, *args: Any) -> Work[list[Any]]:
+    def start_many(self, owner: object, stream: Any, *args: Any) -> Work[list[Any]]:
         """`run_many` in the background."""
         if self._in_block():
+            self._many_on_device(stream, *args)  # refuses what NCCL runs
             return self._block.start_many(self._fusion.prepare(*args), self._waiter, owner)
         with self.gate:
+            streamed = self._many_on_device(stream, *args)
+            if streamed is not None:
+                work: Work[list[Any]] = streamed.start(self._group, streamed.seconds, self._waiter, owner)
+                return work
             many = self._fusion.prepare(*args)
             many.begin()
             tickets = []

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from collectives.arrays.array import check_timeout
+from collectives.native import _engine
 
 if TYPE_CHECKING:
     import asyncio
@@ -92,6 +93,12 @@ class Work(Generic[T]):
 
     def result(self) -> T:
         """The same as `wait()`."""
+        return self.wait()
+
+    def in_stream(self) -> T:
+        """What `wait()` returns; at once if a stream orders the operation: use it in that stream. Else as `wait()`."""
+        if isinstance(self._ticket, _engine.StreamTicket):
+            return self._deliver()
         return self.wait()
 
     def __await__(self) -> Generator[Any, None, T]:

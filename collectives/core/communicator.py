@@ -14,19 +14,21 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from collectives.arrays.array import Array, Dtype, check_number, check_shape, dtype_of
+from collectives.arrays.on_device import DeviceArray, device_of
+from collectives.calls.leading import LeaderCalls
 from collectives.calls.messages import MessageCalls
 from collectives.calls.moves import Deadline
 from collectives.calls.prepare import Preparer
 from collectives.calls.repeated import install
 from collectives.calls.runner import Runner
 from collectives.calls.streamed import ENGINE, StreamCalls
-from collectives.core import recorded
+from collectives.core import leader, recorded
 from collectives.core.completion import Completion
 from collectives.core.explaining import explain, explain_cuda
 from collectives.core.family import Origin, separate
@@ -58,6 +60,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     may also be any object with the buffer protocol or DLPack in host memory. If `x` is not C-contiguous, it is copied
     first. Arrays that a call writes to (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out`
     is None, results are new NumPy arrays, or new arrays of CuPy, PyTorch or Numba on the device of `x`.
+
+    Calls on CUDA devices that this library or NCCL runs there are put into a stream, and return at once. `stream` is
+    this stream: one of CuPy, PyTorch or Numba, or its handle; None for the current stream of the library of `x`.
+    ValueError for calls on host memory.
 
     `op`, the reduction, is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex
     dtypes; min and max are for all except complex dtypes; the other names that begin with b or l are for integers and
@@ -174,19 +180,42 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """
         linked = self._linked
         others = self._runner.engines.explain(collective, nbytes)
-        on_devices = explain_cuda(self._runner.streams, linked, collective, nbytes, dtype_of(dtype))
+        on_devices = explain_cuda(
+            self._runner.leading, self._runner.streams, linked, collective, nbytes, dtype_of(dtype)
+        )
         return others + explain(self._calls.prepare, linked, collective, nbytes, dtype_of(dtype), on_devices)
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
-        """Returns an uninitialised NumPy array in memory that other ranks on this machine can read directly.
+    @overload
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, where: Literal["host"] = "host"
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, where: Literal["cuda"]) -> DeviceArray: ...
+    @overload
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, where: str
+    ) -> npt.NDArray[Any] | DeviceArray: ...
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, where: str = "host"
+    ) -> npt.NDArray[Any] | DeviceArray:
+        """Returns an uninitialised array in memory that other ranks on this machine can read directly.
 
-        Collectives on such arrays need one copy less. The memory is freed with the last reference to the array, even
-        after `close`. If no rank shares memory with this rank, the array is an ordinary one. TypeError for an unknown
-        dtype, ValueError for a negative shape.
+        With `where="host"` it is a NumPy array. Collectives on such arrays need one copy less. The memory is freed with
+        the last reference to the array, even after `close`. If no rank shares memory with this rank, the array is an
+        ordinary one.
+
+        With `where="cuda"` it is on the CUDA device that this thread uses, with "cuda:1" on device 1: an object with
+        `__cuda_array_interface__`, whose memory `cupy.asarray` and `torch.as_tensor(device="cuda")` use without a copy.
+        The process keeps this memory for further arrays once nothing refers to the array any more.
+
+        TypeError for an unknown dtype, ValueError for a negative shape or an unknown place, TransportUnavailable if the
+        device's memory is full.
         """
         kind = dtype_of(dtype)
         extents = check_shape(shape)
         self._runner.gate.check()
+        if where != "host":
+            return DeviceArray(extents, kind, device_of(where))
         return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
 
     def dump(self) -> dict[str, Any]:
@@ -251,8 +280,25 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `inboxes`: receive buffers of connections over TCP
         - `schedules`: cached operations, which a communicator shares with those that `dup` makes from it
         - `records`: the last 1 000 operations with their times, which `dump` returns
+        - `nccl`: memory of the device that NCCL's communicator holds, as NCCL counts it (from NCCL 2.29.7 on). With an
+          older NCCL, by how much the device's free memory fell while this communicator of NCCL was made; this includes
+          memory that other programs took meanwhile
         """
-        return recorded.memory(self._linked.group, self._calls.prepare.kept())
+        on_device = 0 if self._runner.streams is None else self._runner.streams.memory
+        return {**recorded.memory(self._linked.group, self._calls.prepare.kept()), "nccl": on_device}
+
+    def prepare(self, *collectives: str, device: int | None = None, timeout: Seconds = None) -> None:
+        """Makes what the first calls on a CUDA device would make otherwise: NCCL's communicator and its connections.
+
+        Where ranks share a device, it makes the engine of the leader form instead. All ranks call `prepare` before they
+        capture a CUDA graph. They also call it before they send messages on devices; NCCL sends these messages from
+        then on. `prepare` waits for the other ranks. `collectives`: the names of NCCL's functions that will be used:
+        allreduce (if none is given), reduce, reduce_scatter, broadcast, allgather, gather, scatter, alltoall, send,
+        recv. `device`: the number of this rank's device; None for the device that this thread uses now.
+
+        ValueError for an unknown name, or if there is no device; TransportUnavailable if only host memory can be used.
+        """
+        self._runner.prepare_devices(collectives or ("allreduce",), device, timeout)
 
     # --- creating and closing
 
@@ -319,11 +365,15 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             self._runner.use_engines(engines, side._runner)
 
     def _use_streams(self) -> None:
-        """Let NCCL run calls on arrays in CUDA memory, if all ranks can use it."""
+        """Let NCCL, or a leader, run calls on arrays in CUDA memory, if all ranks can use it."""
         if not self._linked.without.get(ENGINE, "unknown"):
             former = Former(self._linked, self._calls, self._origin)
             alone = self._origin.policy.transport == ENGINE
-            self._runner.streams = StreamCalls(self._linked.group, self._calls, "", alone, former)
+            self._runner.use_streams(StreamCalls(self._linked.group, self._calls, "", alone, former))
+        if not self._linked.without.get(leader.ENGINE, "unknown"):
+            leads = leader.Former(self._linked, self._calls, self._origin)
+            alone = self._origin.policy.transport == leader.ENGINE
+            self._runner.leading = LeaderCalls(self._calls, "", alone, leads, self._runner.streams)
 
     def _choose_by(self, table: Table) -> None:
         """Choose algorithms by `table`, the same on every rank, here and in communicators made from this one."""
@@ -353,8 +403,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """
         self._runner.gate.close()
         self._shut()
-        if self._runner.streams is not None:
-            self._runner.streams.close()
+        for calls in (self._runner.streams, self._runner.leading):
+            if calls is not None:
+                calls.close()
+        self._runner.forget_staging()
         for close in self._attached:
             close()
 
@@ -374,8 +426,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """
         group = self._linked.group
         try:
-            if kind is None and self._runner.streams is not None and not self.closed and group.broken is None:
-                self._runner.streams.synchronize(None, None)
+            if kind is None and not self.closed and group.broken is None:
+                for calls in (self._runner.streams, self._runner.leading):
+                    if calls is not None:
+                        calls.synchronize(None, None)
             # If the block raised an error, that error is enough.
             group.confirm(_GRACE) if kind is None else group.close()
         finally:

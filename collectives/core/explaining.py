@@ -6,18 +6,19 @@ Invariant: the choices come from the functions that calls use too, so the text a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from collectives.algorithms import registry
 from collectives.arrays.array import Dtype, check_number, name_of
-from collectives.arrays.dtypes import reduced_name
+from collectives.calls.leading import ENGINE as LEADER
+from collectives.calls.leading import LeaderCalls
 from collectives.calls.prepare import Preparer, Shape
 from collectives.calls.streamed import ENGINE, StreamCalls
 from collectives.core.links import Linked
 from collectives.native._engine import Group
 from collectives.schedule.conditions import collective as contract
 from collectives.schedule.layout import Layout
-from collectives.schedule.select import ladder
+from collectives.schedule.select import Choice, ladder
 from collectives.schedule.table import ANY_SIZE, Row
 
 
@@ -68,20 +69,45 @@ def explain(
     return "\n".join([*lines, "", listing(prepare.schedule(chosen))])
 
 
-def explain_cuda(streams: StreamCalls | None, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> list[str]:
-    """Returns lines of text: what runs this collective on arrays in CUDA memory, and, if this is not NCCL, why not.
+def explain_cuda(
+    leading: LeaderCalls | None,
+    streams: StreamCalls | None,
+    linked: Linked,
+    collective: str,
+    nbytes: int,
+    dtype: Dtype,
+) -> list[str]:
+    """Lines that say what runs a call on arrays in CUDA memory, and why not a leader or NCCL, if it does not."""
+    name, op = name_of(dtype), _op_of(collective)
+    chosen: Choice | None = None
+    against: dict[str, str] = {}
+    for engine, calls in ((LEADER, leading), (ENGINE, streams)):
+        if calls is None:
+            against[engine] = linked.without.get(engine) or "it is closed"
+            continue
+        choice, why_not = calls.choose(collective, nbytes, name, op)
+        chosen = chosen or choice
+        if why_not:
+            against[engine] = why_not
+    if chosen is None:
+        return [f"  on CUDA     staging: through host memory, because {against[ENGINE]}", *_refusals(against, LEADER)]
+    on = next(
+        (c.device for e, c in ((LEADER, leading), (ENGINE, streams)) if c is not None and e == chosen.algorithm), None
+    )
+    made = "" if on is None else f", on device {on}"
+    refused = [engine for engine in (LEADER, ENGINE) if engine != chosen.algorithm]
+    if chosen.algorithm == ENGINE or chosen.row.shared_device:
+        refused = [engine for engine in refused if engine == LEADER]  # NCCL was not asked
+    return [
+        f"  on CUDA     {chosen.algorithm}: {chosen.reason}{made}",
+        *_refusals(against, *refused),
+        *row_lines(chosen.row, 12),
+    ]
 
-    `streams`: what this process uses to run collectives on CUDA streams; None if it can use no CUDA device.
-    """
-    if streams is None:
-        return [f"  on CUDA     staging: through host memory, because {linked.without.get(ENGINE) or 'it is closed'}"]
-    choice, against = streams.choose(collective, nbytes, reduced_name(dtype) or "uint8", _op_of(collective))
-    if choice is None:
-        return [f"  on CUDA     staging: through host memory, because {against}"]
-    made = "" if streams.device is None else f", on device {streams.device}"
-    lines = [f"  on CUDA     {choice.algorithm}: {choice.reason}{made}"]
-    lines += [f"  not         {ENGINE}: {against}"] if against else []
-    return [*lines, *row_lines(choice.row, 12)]
+
+def _refusals(against: Mapping[str, str], *engines: str) -> list[str]:
+    """Lines that say why these engines do not run a call."""
+    return [f"  not         {engine}: {against[engine]}" for engine in engines if engine in against]
 
 
 def _op_of(collective: str) -> str:

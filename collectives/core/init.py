@@ -73,9 +73,10 @@ def init(
     - `name`: name of the job; jobs that use one store at the same time need different names. "default" if not set
     - `transport`: "auto" chooses for each pair of ranks the first of inproc, shm, verbs (between hosts only) and tcp
       that works. Otherwise it is the one to use between all ranks: "inproc" (threads of one process), "shm" (shared
-      memory), "tcp", "verbs" (RDMA), "nccl", or one from another package. With "auto", NCCL runs calls on arrays in
-      CUDA memory if all ranks can use it. With "nccl", all ranks must be able to use it, arrays in host memory are
-      refused, and the ranks exchange control messages as with "auto"
+      memory), "tcp", "verbs" (RDMA), "leader", "nccl", or one from another package. With "auto", calls on arrays in
+      CUDA memory are run by one rank for all ("leader") if ranks share a device, or by NCCL, if all ranks can use it.
+      With "leader" or "nccl", all ranks must be able to use it, arrays in host memory are refused, and the ranks
+      exchange control messages as with "auto"
     - `timeout`: seconds that an operation waits for other ranks; 300 if not set
     - `join_timeout`: seconds for forming the group and opening connections, in total
     - `secret`: at least 16 bytes that only the ranks of the job know; None reads the file that COLLECTIVES_SECRET_FILE

@@ -1,43 +1,68 @@
 """Forms NCCL's communicator of a communicator: the ranks agree over their links, then meet by NCCL's unique id.
 
-Invariant: every rank comes to the same decision, and learns of a failure on any rank. The records that ranks exchange
-are authenticated with the job's secret, if there is one, as those in the store are.
+Invariant: every rank comes to the same decision, and learns of a failure on any rank.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
-import numpy as np
-
-from collectives.arrays.array import Array
 from collectives.calls.moves import Calls, Deadline
-from collectives.calls.prepare import Shape
+from collectives.calls.streamed import Formed
+from collectives.core.agreed import RECORD, Exchange, nonsense
 from collectives.core.family import Origin
 from collectives.core.links import Linked
 from collectives.native import _engine
-from collectives.native.errors import Aborted, AuthError, CollectiveError, ConfigMismatch
-from collectives.rendezvous import secret as secrets
+from collectives.native.errors import Aborted, CollectiveError
 from collectives.transports import nccl
 
-_RECORD: Final = 1024  # bytes of a rank's record, so that ranks need not exchange lengths
+_MOST_BLOCKS: Final = 1024  # far more than NCCL uses
 _SHARING: Final = (23200, "NCCL_MULTI_RANK_GPU_ENABLE")  # since that version, and with that variable
+_LEAST: Final = "COLLECTIVES_NCCL_MIN_CTAS"
+_MOST: Final = "COLLECTIVES_NCCL_MAX_CTAS"
+_ONE_FOR_ALL: Final = "COLLECTIVES_NCCL_SHARE"
+
+# With COLLECTIVES_NCCL_SHARE: what this process has of communicators of NCCL that others may use, too.
+_held: Final[WeakValueDictionary[tuple[object, ...], _engine.NcclMember]] = WeakValueDictionary()
+
+
+class Device(NamedTuple):
+    """`capability`: 90 for 9.0."""
+
+    uuid: str
+    multiprocessors: int
+    capability: int
+
+
+class Settings(NamedTuple):
+    """What variables say, which has to be the same on all ranks: thread blocks, and whether communicators share one.
+
+    `least`, `most`: 0 for NCCL's own choice.
+    """
+
+    least: int
+    most: int
+    one_for_all: bool
 
 
 class Member(NamedTuple):
     """What a rank tells the others: NCCL's version, its device, and why it cannot take part ("" if it can).
 
-    `shares`: whether NCCL lets several ranks use one device here. `wrong`: what is wrong with this call only.
+    `shares`: whether NCCL lets several ranks use one device here. `wrong`: what is wrong with this call only. `holds`:
+    whether it has a communicator of NCCL that can be shared.
     """
 
     version: int
-    uuid: str
+    device: Device
+    settings: Settings
     problem: str
     shares: bool
     wrong: str
+    holds: bool
 
 
 class Former:
@@ -47,9 +72,13 @@ class Former:
         self._linked: Final = linked
         self._calls: Final = calls
         self._origin: Final = origin
+        self._exchange: Final = Exchange("nccl", linked, calls, origin)
 
-    def __call__(self, device: int, wrong: Exception | None, deadline: Deadline) -> str:
-        library, mine = self._here(device, "" if wrong is None else str(wrong)[: _RECORD // 3])
+    def __call__(self, device: int, wrong: Exception | None, deadline: Deadline) -> Formed:
+        key = (self._origin.run, self._origin.epoch, tuple(self._linked.job_ranks), self._calls.rank, device)
+        held = _held.get(key)
+        holds = held is not None and not held.is_over
+        library, mine = self._here(device, "" if wrong is None else str(wrong)[: RECORD // 3], holds)
         everyone = [_member(rank, data) for rank, data in enumerate(self._exchange(mine, "member", deadline))]
         if wrong is not None:
             raise wrong
@@ -58,86 +87,93 @@ class Former:
                 raise Aborted(f"rank {rank} cannot make this call: {one.wrong}")
         against = _against(everyone, [member.identity.host for member in self._linked.members])
         if against:
-            return against
+            return Formed(against)
         assert library is not None
-        first = self._calls.rank == 0
+        group, settings = self._linked.group, everyone[0].settings
+        capability = min(one.device.capability for one in everyone)
+        if settings.one_for_all and all(one.holds for one in everyone):
+            assert held is not None
+            return Formed("", _engine.NcclMember(group, held), library.version, capability)
         given: dict[str, Any] = {}
-        if first:
+        if self._calls.rank == 0:
             try:
                 given = {"id": library.unique_id().hex()}
             except CollectiveError as error:
                 given = {"problem": str(error)}
         answer = self._exchange(given, "id", deadline)[0]
         if "problem" in answer:
-            return f"rank 0: {answer['problem']}"
-        unique = _unique_id(answer)
-        self._linked.group.join_nccl(library, unique, device, 0, deadline.left)
-        return ""
+            return Formed(f"rank 0: {answer['problem']}")
+        most = settings.most or _most_that_fit(everyone)
+        made = _engine.NcclMember(
+            group, library, _unique_id(answer), device, capability, settings.least, most, deadline.left
+        )
+        if settings.one_for_all:
+            _held[key] = made
+        return Formed("", made, library.version, capability)
 
-    def _here(self, device: int, wrong: str) -> tuple[_engine.NcclLibrary | None, dict[str, Any]]:
+    def _here(self, device: int, wrong: str, holds: bool) -> tuple[_engine.NcclLibrary | None, dict[str, Any]]:
         library = None
-        record: dict[str, Any] = {"version": 0, "uuid": "", "problem": "", "shares": False, "wrong": wrong}
+        none = Member(0, Device("", 0, 0), Settings(0, 0, False), "", False, wrong, holds)
+        record = none
         try:
+            settings = _settings(os.environ)
             found = nccl.find()
             if found.problem:
                 raise CollectiveError(found.problem)
             library = _engine.load_nccl(found.path)
-            devices = _engine.cuda_devices()
+            one = _engine.cuda_devices()[device]
             since, variable = _SHARING
-            record |= {
-                "version": library.version,
-                "uuid": devices[device].uuid,
-                "shares": library.version >= since and os.environ.get(variable) == "1",
-            }
-        except CollectiveError as error:
-            record["problem"] = str(error)[: _RECORD // 3]
-        return library, record
-
-    def _exchange(self, mine: dict[str, Any], what: str, deadline: Deadline) -> Sequence[Any]:
-        """The records of all ranks; AuthError if one is not authentic."""
-        calls, origin = self._calls, self._origin
-        secret = origin.policy.secret
-        run = f"{origin.run} {origin.path}"
-        body = json.dumps(mine, separators=(",", ":")).encode()
-        tag = secrets.sign(secret, run, origin.epoch, f"nccl/{what}/{calls.rank}", body) if secret else b""
-        row = np.zeros(_RECORD, np.uint8)
-        sealed = tag + body
-        row[: len(sealed)] = np.frombuffer(sealed, np.uint8)
-        rows: Array = np.empty((calls.size, _RECORD), np.uint8)
-        shape = Shape(
-            "allgather", row.dtype, _RECORD, rows.size, _RECORD, purpose=f"to form NCCL's communicator: {what}"
-        )
-        operation = calls.prepare.collective(shape, "auto").operation
-        self._linked.group.run(operation, row, rows, deadline.left)
-        found = []
-        for rank, one in enumerate(rows):
-            data = one.tobytes().rstrip(b"\0")
-            start = secrets.TAG_SIZE if secret else 0
-            # A tag may end with zeros only if the body is missing.
-            seal, text = one.tobytes()[:start], data[start:]
-            key = f"nccl/{what}/{rank}"
-            if secret and not secrets.verify(secret, run, origin.epoch, key, text, seal):
-                raise AuthError(
-                    f"what rank {rank} sent to form NCCL's communicator was not written by a rank of the job"
-                )
-            try:
-                found.append(json.loads(text))
-            except ValueError as error:
-                raise ConfigMismatch(f"rank {rank} sent something that makes no sense: {text[:100]!r}") from error
-        return found
+            record = none._replace(
+                version=library.version,
+                device=Device(one.uuid, one.multiprocessors, one.capability),
+                settings=settings,
+                shares=library.version >= since and os.environ.get(variable) == "1",
+            )
+        except (CollectiveError, ValueError) as error:
+            record = none._replace(problem=str(error)[: RECORD // 3])
+        return library, record._asdict()
 
 
 def _member(rank: int, data: Any) -> Member:
     match data:
         case {
             "version": int(version),
-            "uuid": str(uuid),
+            "device": [str(uuid), int(multiprocessors), int(capability)],
+            "settings": [int(least), int(most), bool(one_for_all)],
             "problem": str(problem),
             "shares": bool(shares),
             "wrong": str(wrong),
+            "holds": bool(holds),
         }:
-            return Member(version, uuid, problem, shares, wrong)
-    raise ConfigMismatch(f"rank {rank} sent something that makes no sense: {str(data)[:200]}")
+            device = Device(uuid, multiprocessors, capability)
+            settings = Settings(least, most, one_for_all)
+            return Member(version, device, settings, problem, shares, wrong, holds)
+    raise nonsense(rank, data)
+
+
+def _settings(env: Mapping[str, str]) -> Settings:
+    """ValueError, which names the variable, for a value that is none."""
+    numbers = []
+    for name in (_LEAST, _MOST):
+        text = env.get(name) or "0"
+        if not text.isdecimal() or int(text) > _MOST_BLOCKS:
+            raise ValueError(
+                f"{name} is {text!r}: give a number of thread blocks from 1 to {_MOST_BLOCKS}, or unset it"
+            )
+        numbers.append(int(text))
+    least, most = numbers
+    if most and least > most:
+        raise ValueError(f"{_LEAST} is {least}, more than {_MOST}, which is {most}")
+    return Settings(least, most, env.get(_ONE_FOR_ALL) == "1")
+
+
+def _most_that_fit(everyone: Sequence[Member]) -> int:
+    """The largest number of thread blocks with which all ranks that share a device fit on it; 0 if none share one."""
+    sharing = Counter(one.device.uuid for one in everyone)
+    bounds = [
+        one.device.multiprocessors // sharing[one.device.uuid] for one in everyone if sharing[one.device.uuid] > 1
+    ]
+    return max(1, min(bounds)) if bounds else 0
 
 
 def _unique_id(data: Any) -> bytes:
@@ -149,7 +185,7 @@ def _unique_id(data: Any) -> bytes:
                 found = b""
             if len(found) == 128:
                 return found
-    raise ConfigMismatch(f"rank 0 sent something that makes no sense: {str(data)[:200]}")
+    raise nonsense(0, data)
 
 
 def _against(everyone: Sequence[Member], hosts: Sequence[str]) -> str:
@@ -164,9 +200,15 @@ def _against(everyone: Sequence[Member], hosts: Sequence[str]) -> str:
                 f"rank 0 on {hosts[0]} has NCCL {_version(first.version)} and rank {rank} on {hosts[rank]} has "
                 f"{_version(one.version)}: install the same version everywhere"
             )
+    for rank, one in enumerate(everyone):
+        if one.settings != first.settings:
+            return (
+                f"rank 0 on {hosts[0]} and rank {rank} on {hosts[rank]} have different values of {_LEAST}, {_MOST} or "
+                f"{_ONE_FOR_ALL}: set the same everywhere"
+            )
     seen: dict[str, int] = {}
     for rank, one in enumerate(everyone):
-        other = seen.setdefault(one.uuid, rank)
+        other = seen.setdefault(one.device.uuid, rank)
         if other != rank and not one.shares:
             return (
                 f"ranks {other} and {rank} on {hosts[rank]} use one device: give each its own "

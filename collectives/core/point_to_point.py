@@ -21,22 +21,28 @@ class PointToPoint:
     _messages: MessageCalls
 
     @repeated("x")
-    def send(self, x: Any, dest: int, *, timeout: Seconds = None) -> None:
+    def send(self, x: Any, dest: int, *, timeout: Seconds = None, stream: Any = None) -> None:
         """Sends the array `x` to rank `dest`, which receives it by `recv`. Returns when `x` may be changed again.
 
         `send` may wait for that `recv`. If two ranks both send first, each may wait for the other until the time limit.
         So one of them has to receive first, or both call `sendrecv`. `dest` may be this rank itself: then `send` copies
         the message and never waits.
         """
-        self._runner.remembered(self._messages.send, x, None, timeout, dest)
+        self._runner.remembered(self._messages.send, x, None, timeout, dest, stream=stream)
 
-    def send_async(self, x: Any, dest: int, *, timeout: Seconds = None) -> Work[None]:
+    def send_async(self, x: Any, dest: int, *, timeout: Seconds = None, stream: Any = None) -> Work[None]:
         """`send` in the background."""
-        return self._runner.start(self, self._messages.send, x, None, timeout, dest)
+        return self._runner.start(self, self._messages.send, x, None, timeout, dest, stream=stream)
 
     @repeated("out")
     def recv(
-        self, out: Any, source: int | None = None, *, status: Status | None = None, timeout: Seconds = None
+        self,
+        out: Any,
+        source: int | None = None,
+        *,
+        status: Status | None = None,
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """Receives the next message of rank `source` into `out`, and returns `out`.
 
@@ -51,14 +57,20 @@ class PointToPoint:
         itself.
         """
         if status is None:
-            return self._runner.remembered(self._messages.recv, out, None, timeout, source)
-        return self._runner.run(self._messages.recv, out, None, timeout, source, status)
+            return self._runner.remembered(self._messages.recv, out, None, timeout, source, stream=stream)
+        return self._runner.call(self._messages.recv, out, None, timeout, source, status, stream=stream)
 
     def recv_async(
-        self, out: Any, source: int | None = None, *, status: Status | None = None, timeout: Seconds = None
+        self,
+        out: Any,
+        source: int | None = None,
+        *,
+        status: Status | None = None,
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`recv` in the background."""
-        return self._runner.start(self, self._messages.recv, out, None, timeout, source, status)
+        return self._runner.start(self, self._messages.recv, out, None, timeout, source, status, stream=stream)
 
     def sendrecv(
         self,
@@ -69,6 +81,7 @@ class PointToPoint:
         *,
         status: Status | None = None,
         timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """Sends `x` to rank `dest` and receives a message of rank `source` into `out` at the same time. Returns `out`.
 
@@ -76,7 +89,7 @@ class PointToPoint:
         `send` and `recv`. The two peers may call `recv` and `send` instead of `sendrecv`. `x` and `out` may have
         different lengths and dtypes, or be the same array.
         """
-        return self._runner.run(self._messages.sendrecv, x, out, timeout, dest, source, status)
+        return self._runner.call(self._messages.sendrecv, x, out, timeout, dest, source, status, stream=stream)
 
     def sendrecv_async(
         self,
@@ -87,6 +100,7 @@ class PointToPoint:
         *,
         status: Status | None = None,
         timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`sendrecv` in the background."""
-        return self._runner.start(self, self._messages.sendrecv, x, out, timeout, dest, source, status)
+        return self._runner.start(self, self._messages.sendrecv, x, out, timeout, dest, source, status, stream=stream)

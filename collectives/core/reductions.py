@@ -36,9 +36,7 @@ class Reductions:
         """Returns the reduction by `op` of every rank's `x`, with the same bits on every rank.
 
         `x` has to have the same shape and dtype on all ranks. `out`: an array of this shape and dtype to write to,
-        which may be `x` itself. Returns `out`, or a new array. `stream`: the CUDA stream in which NCCL runs the call,
-        for arrays on a CUDA device. It is a stream of CuPy, PyTorch or Numba, or its handle; None for the current one
-        of the library of `x`.
+        which may be `x` itself. Returns `out`, or a new array.
         """
         return self._runner.remembered(self._reductions.allreduce, x, out, timeout, op, algorithm, stream=stream)
 
@@ -64,17 +62,19 @@ class Reductions:
         bucket_bytes: int = BUCKET,
         algorithm: str = "auto",
         timeout: Seconds = None,
+        stream: Any = None,
     ) -> list[Any]:
         """Runs an `allreduce` of each array of a list. Returns the results as a list.
 
         Shapes and dtypes may differ within the list, but not between ranks. Small arrays of one dtype are joined into
         buckets of up to `bucket_bytes` bytes, and each bucket is reduced at once. `out`: a list of arrays for the
-        results, which may be `arrays` itself. No array may share memory with the result of another array.
+        results, which may be `arrays` itself. No array may share memory with the result of another array. If NCCL runs
+        the call, all arrays are on one device. They are then reduced together where they are, without buckets.
 
         Raises ValueError or TypeError for an invalid array, which it names, before anything is sent. DesyncError if
         ranks pass different shapes, dtypes or `bucket_bytes`.
         """
-        return self._runner.run_many(arrays, out, timeout, op, bucket_bytes, algorithm)
+        return self._runner.run_many(stream, arrays, out, timeout, op, bucket_bytes, algorithm)
 
     def allreduce_many_async(
         self,
@@ -85,12 +85,13 @@ class Reductions:
         bucket_bytes: int = BUCKET,
         algorithm: str = "auto",
         timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[list[Any]]:
         """`allreduce_many` in the background; returns a `Work`, a handle to wait for.
 
         Arrays that are joined into buckets are copied before this method returns.
         """
-        return self._runner.start_many(self, arrays, out, timeout, op, bucket_bytes, algorithm)
+        return self._runner.start_many(self, stream, arrays, out, timeout, op, bucket_bytes, algorithm)
 
     @repeated("x")
     def reduce(
@@ -102,13 +103,14 @@ class Reductions:
         out: Any = None,
         algorithm: str = "auto",
         timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """Returns on rank `root` the reduction by `op` of every rank's `x`. Returns None on the other ranks.
 
         `x` has to have the same shape and dtype on all ranks. `out`: an array of this shape and dtype that the root
         writes to; other ranks do not use it.
         """
-        return self._runner.remembered(self._reductions.reduce, x, out, timeout, op, root, algorithm)
+        return self._runner.remembered(self._reductions.reduce, x, out, timeout, op, root, algorithm, stream=stream)
 
     def reduce_async(
         self,
@@ -119,26 +121,41 @@ class Reductions:
         out: Any = None,
         algorithm: str = "auto",
         timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`reduce` in the background."""
-        return self._runner.start(self, self._reductions.reduce, x, out, timeout, op, root, algorithm)
+        return self._runner.start(self, self._reductions.reduce, x, out, timeout, op, root, algorithm, stream=stream)
 
     @repeated("x")
     def reduce_scatter(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """Reduces every rank's `x` by `op`, and returns this rank's block of the result.
 
         With n = x.shape[0] / size, the block is rows rank * n to (rank + 1) * n - 1. `out`: an array of shape (n,
         *x.shape[1:]) to write to. ValueError if `size` does not divide `x.shape[0]`.
         """
-        return self._runner.remembered(self._reductions.reduce_scatter, x, out, timeout, op, algorithm)
+        return self._runner.remembered(self._reductions.reduce_scatter, x, out, timeout, op, algorithm, stream=stream)
 
     def reduce_scatter_async(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`reduce_scatter` in the background."""
-        return self._runner.start(self, self._reductions.reduce_scatter, x, out, timeout, op, algorithm)
+        return self._runner.start(self, self._reductions.reduce_scatter, x, out, timeout, op, algorithm, stream=stream)
 
     def reduce_scatterv(
         self,
@@ -149,6 +166,7 @@ class Reductions:
         out: Any = None,
         algorithm: str = "auto",
         timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """Reduces every rank's `x` by `op`, and returns this rank's rows of the result.
 
@@ -156,7 +174,9 @@ class Reductions:
         rank (DesyncError if not). ValueError if `counts` do not add up to x.shape[0]. `out`: an array of shape
         (counts[rank], *x.shape[1:]) to write to.
         """
-        return self._runner.run(self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
+        return self._runner.call(
+            self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm, stream=stream
+        )
 
     def reduce_scatterv_async(
         self,
@@ -167,30 +187,54 @@ class Reductions:
         out: Any = None,
         algorithm: str = "auto",
         timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`reduce_scatterv` in the background."""
-        return self._runner.start(self, self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
+        return self._runner.start(
+            self, self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm, stream=stream
+        )
 
     @repeated("x")
     def scan(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """Returns the reduction by `op` of the `x` of ranks 0 to this rank, inclusive, combined in the order of ranks.
 
         `out`: an array to write to, which may be `x` itself. ValueError for the op avg: divide a sum by `rank + 1`
         instead.
         """
-        return self._runner.remembered(self._reductions.scan, x, out, timeout, op, algorithm)
+        return self._runner.remembered(self._reductions.scan, x, out, timeout, op, algorithm, stream=stream)
 
     def scan_async(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`scan` in the background."""
-        return self._runner.start(self, self._reductions.scan, x, out, timeout, op, algorithm)
+        return self._runner.start(self, self._reductions.scan, x, out, timeout, op, algorithm, stream=stream)
 
     @repeated("x")
     def exscan(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """Returns the reduction by `op` of the `x` of all ranks before this one, combined in the order of ranks.
 
@@ -198,10 +242,17 @@ class Reductions:
         value for min, and so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it
         was.
         """
-        return self._runner.remembered(self._reductions.exscan, x, out, timeout, op, algorithm)
+        return self._runner.remembered(self._reductions.exscan, x, out, timeout, op, algorithm, stream=stream)
 
     def exscan_async(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`exscan` in the background."""
-        return self._runner.start(self, self._reductions.exscan, x, out, timeout, op, algorithm)
+        return self._runner.start(self, self._reductions.exscan, x, out, timeout, op, algorithm, stream=stream)

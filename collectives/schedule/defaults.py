@@ -105,26 +105,22 @@ barrier         tcp              1-8   any   dissemination hosts=1   : log2(rank
     source="built in",
 )
 
+_BY_LEADER: Final = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "alltoall")
+_BY_NCCL: Final = (*_BY_LEADER, "scatter")
+_BY_STAGING: Final = (*_BY_NCCL, "scan", "exscan")
+# In the order of choice: who runs calls on arrays in CUDA memory, when, and why.
+_ENGINES: Final = (
+    (
+        _BY_LEADER,
+        "leader memory=cuda device=shared : one rank's kernel reads the inputs of all and writes their outputs",
+    ),
+    (_BY_NCCL, "nccl memory=cuda : every rank has a device of its own, and NCCL"),
+    (_BY_LEADER, "leader memory=cuda : devices of one host that reach each other, where NCCL does not run the call"),
+    (_BY_STAGING, "staging memory=cuda : through host memory"),
+)
+
 FOR_DEVICES: Final = parse(
-    """
-allreduce       any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
-allreduce       any  any  any  staging  memory=cuda  : through host memory
-reduce          any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
-reduce          any  any  any  staging  memory=cuda  : through host memory
-reduce_scatter  any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
-reduce_scatter  any  any  any  staging  memory=cuda  : through host memory
-broadcast       any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
-broadcast       any  any  any  staging  memory=cuda  : through host memory
-allgather       any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
-allgather       any  any  any  staging  memory=cuda  : through host memory
-gather          any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
-gather          any  any  any  staging  memory=cuda  : through host memory
-alltoall        any  any  any  nccl     memory=cuda  : every rank has a device of its own, and NCCL
-alltoall        any  any  any  staging  memory=cuda  : through host memory
-scatter         any  any  any  staging  memory=cuda  : through host memory
-scan            any  any  any  staging  memory=cuda  : through host memory
-exscan          any  any  any  staging  memory=cuda  : through host memory
-""",
+    "\n".join([f"{name} any any any {how}" for name in _BY_STAGING for names, how in _ENGINES if name in names]),
     source="built in",
 )
 

@@ -18,7 +18,9 @@ Each line is a row; "#" begins a comment. A row's fields:
 - conditions, which are optional: hosts=HOSTS, the number of hosts, written as 4, 3-16 or 17-; per-host=RANKS, the
   number of ranks on the host with the most ranks, written likewise; oversubscribed=yes or no, whether any host has more
   ranks than cores; memory=cuda, for arrays on a CUDA device, for which rows without this condition do not count. The
-  algorithm is then "nccl", or "staging": the call runs on a copy in host memory, by the rows for host memory
+  algorithm is then "leader" (one rank's kernel reads and writes the arrays of all), "nccl", or "staging" (the call runs
+  on a copy in host memory, by the rows for host memory); device=shared or device=own, with memory=cuda: whether two
+  ranks use the same device
 - after a ":", the reason, which is optional
 
 A line NAME = VALUE is a fact about the table: when and where it was made, what was measured. Facts have no effect, with
@@ -46,10 +48,10 @@ _FACT: Final = re.compile(r"([a-z][a-z0-9._-]*)\s+=\s+(.*)")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
 _WHAT: Final = (
     "COLLECTIVE KINDS RANKS BYTES ALGORITHM [hosts=HOSTS] [per-host=RANKS] [oversubscribed=yes|no] [memory=cuda] "
-    "[: REASON]"
+    "[device=shared|own] [: REASON]"
 )
 HOST_MEMORY: Final = "host"
-ON_DEVICES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("nccl", "staging")}
+ON_DEVICES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("leader", "nccl", "staging")}
 """By kind of memory, the algorithms that rows for it may name."""
 
 
@@ -59,7 +61,8 @@ class Situation:
 
     `size`: the number of ranks. `kind`: the slowest transport between any two ranks ("self" for a single rank).
     `hosts`: the number of hosts. `per_host`: the number of ranks on the host with the most ranks. Both are 0 if
-    unknown. `oversubscribed`: some host has more ranks than cores.
+    unknown. `oversubscribed`: some host has more ranks than cores. `shared_device`: two ranks use the same CUDA device;
+    False as long as that is unknown.
     """
 
     size: int
@@ -67,6 +70,7 @@ class Situation:
     oversubscribed: bool = False
     per_host: int = 0
     hosts: int = 0
+    shared_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Row:
     - `kinds`: transports, one of which is the group's slowest; empty for any
     - `per_host`, `hosts`: the least and largest number of ranks on a host, and of hosts; None for any
     - `oversubscribed`: whether some host has more ranks than cores; None for either
+    - `shared_device`: whether two ranks use the same CUDA device; None for either
     - `memory`: the kind of memory of the call's arrays
     - `reason`, `source`: texts for people: why this algorithm, and from which file and line the row comes
     """
@@ -93,6 +98,7 @@ class Row:
     source: str = field(default="", compare=False)
     hosts: tuple[int, int] | None = None
     memory: str = HOST_MEMORY
+    shared_device: bool | None = None
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -112,6 +118,8 @@ class Row:
                 if known
                 else f"memory={self.memory} is not memory={', memory='.join(ON_DEVICES)}"
             )
+        if self.shared_device is not None and self.memory == HOST_MEMORY:
+            raise ValueError("device= is a condition of rows with memory=cuda")
         for what, span in (("ranks", self.ranks), ("ranks", self.per_host), ("hosts", self.hosts)):
             if span is not None and not 1 <= span[0] <= span[1]:
                 raise ValueError(f"{span[0]}-{span[1]} is no range of {what}")
@@ -131,6 +139,7 @@ class Row:
             and (self.hosts is None or self.hosts[0] <= situation.hosts <= self.hosts[1])
             and (self.per_host is None or self.per_host[0] <= situation.per_host <= self.per_host[1])
             and self.oversubscribed in (None, situation.oversubscribed)
+            and self.shared_device in (None, situation.shared_device)
         )
 
     @property
@@ -245,14 +254,19 @@ def _row(what: str, source: str) -> Row:
         name, _, value = condition.partition("=")
         if name == "crowded":  # in tables of earlier versions
             name = "oversubscribed"
-        if name not in ("hosts", "per-host", "oversubscribed", "memory") or name in found:
-            there_are = "hosts=HOSTS, per-host=RANKS, oversubscribed=yes, oversubscribed=no or memory=cuda"
+        if name not in ("hosts", "per-host", "oversubscribed", "memory", "device") or name in found:
+            there_are = (
+                "hosts=HOSTS, per-host=RANKS, oversubscribed=yes, oversubscribed=no, memory=cuda, device=shared or "
+                "device=own"
+            )
             raise ValueError(f"{condition!r} is no condition: {there_are}, once each")
         found[name] = value
     if found.get("oversubscribed", "yes") not in ("yes", "no"):
         raise ValueError(
             f"oversubscribed={found['oversubscribed']} is neither oversubscribed=yes nor oversubscribed=no"
         )
+    if found.get("device", "own") not in ("shared", "own"):
+        raise ValueError(f"device={found['device']} is neither device=shared nor device=own")
     return Row(
         collective=collective,
         kinds=() if kinds == "any" else tuple(kinds.split(",")),
@@ -265,6 +279,7 @@ def _row(what: str, source: str) -> Row:
         source=source,
         hosts=_range(found["hosts"]) if "hosts" in found else None,
         memory=found.get("memory", HOST_MEMORY),
+        shared_device=found["device"] == "shared" if "device" in found else None,
     )
 
 
@@ -288,6 +303,8 @@ def _conditions(row: Row) -> Iterator[str]:
         yield f"oversubscribed={'yes' if row.oversubscribed else 'no'}"
     if row.memory != HOST_MEMORY:
         yield f"memory={row.memory}"
+    if row.shared_device is not None:
+        yield f"device={'shared' if row.shared_device else 'own'}"
 
 
 def _range(word: str) -> tuple[int, int]:

@@ -6,7 +6,9 @@ if the library's entry point is installed. The package around this module may be
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+DEVICES: Final = ("cpu", "cuda")  # whose tensors the backend takes
 
 
 def register() -> None:
@@ -14,7 +16,7 @@ def register() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and "collectives" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("collectives", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("collectives", _create, extended_api=True, devices=list(DEVICES))
         dist.register_rendezvous_handler("collectives", _meet)
 
 

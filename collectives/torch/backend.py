@@ -11,8 +11,8 @@ from typing import Any, Final
 import torch.distributed as dist
 
 
-class CpuBackend:
-    """What torch.distributed gets as the backend of a process group for tensors in host memory.
+class ForwardingBackend:
+    """The object that torch.distributed asks for a process group's backend, for tensors of one type of device.
 
     It passes all operations on to the process group `group`, and has none of the optional features of torch's backends.
     isinstance() takes it for torch's ProcessGroupGloo. Otherwise `torch.distributed.distributed_c10d._set_pg_timeout`
@@ -38,4 +38,4 @@ class CpuBackend:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return getattr(dist, "ProcessGroupGloo", CpuBackend)
+        return getattr(dist, "ProcessGroupGloo", ForwardingBackend)

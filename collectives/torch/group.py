@@ -11,21 +11,25 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from collectives.core.communicator import Communicator
-from collectives.torch.backend import CpuBackend
+from collectives.torch.autoload import DEVICES
+from collectives.torch.backend import ForwardingBackend
 from collectives.torch.futures import Completer
 from collectives.torch.meeting import Options, Place
+from collectives.torch.on_streams import OnStream, Streams, run
 from collectives.torch.operations import Operation
 from collectives.torch.profiling import NAME, Entry, profiles, recorded
 from collectives.torch.works import Done, Pending
 
 _DONE: Final = Done()
-_CPU: Final = torch.device("cpu")
+
+
+Noted = TypeVar("Noted", Pending, OnStream)
 
 
 class Group(dist.ProcessGroup):
@@ -42,7 +46,8 @@ class Group(dist.ProcessGroup):
         self._sequence = 0
         self._lock: Final = threading.Lock()
         self._completer: Final = Completer("collectives futures")
-        self._together: list[Pending] | None = None
+        self._together: list[Pending | OnStream] | None = None
+        self._streams: Final = Streams()
         self._comm: Final = self._place.meet(rank, size, "torch")
 
     @property
@@ -57,6 +62,8 @@ class Group(dist.ProcessGroup):
 
     def _run(self, opts: Any, title: str, inputs: Sequence[Any], operation: Operation) -> Any:
         """Run an operation and return a torch `Work`. Torch's profiler shows `title` and `inputs`."""
+        if operation.device is not None:
+            return self._run_on_device(opts, title, inputs, (operation,), operation.device)
         limit = self._limit(opts)
         if not opts.asyncOp and self._together is None and not profiles():
             self._call(operation, limit)
@@ -79,6 +86,8 @@ class Group(dist.ProcessGroup):
         """Run several operations and return one torch `Work` for all; `then` is called when all have ended."""
         if len(operations) == 1 and then is None:
             return self._run(opts, title, inputs, operations[0])
+        if operations and operations[0].device is not None:
+            return self._run_on_device(opts, title, inputs, operations, operations[0].device)
         limit = self._limit(opts)
         if not opts.asyncOp and self._together is None and not profiles():
             for operation in operations:
@@ -97,8 +106,27 @@ class Group(dist.ProcessGroup):
             return _DONE
         return self._noted(work)
 
+    def _run_on_device(
+        self, opts: Any, title: str, inputs: Sequence[Any], operations: Sequence[Operation], device: Any
+    ) -> Any:
+        """Run operations on CUDA tensors, in the order of streams."""
+        limit = self._limit(opts)
+
+        def start(operation: Operation) -> Any:
+            name, args, _, _, out, _ = operation
+            more = {key: value for key, value in {"out": out, "timeout": limit}.items() if value is not None}
+            with self._lock:
+                self._sequence += 1
+                return getattr(self._comm, f"{name}_async")(*args, **more)
+
+        with torch.profiler.record_function(f"{NAME}:{title}"):
+            if not opts.asyncOp and self._together is None:
+                run(operations, start)
+                return _DONE
+            return self._noted(self._streams.start(operations, start, device, inputs))
+
     def _call(self, operation: Operation, limit: float | None) -> None:
-        name, args, _, after, out = operation
+        name, args, _, after, out, _ = operation
         more: dict[str, Any] = {}
         if out is not None:
             more["out"] = out
@@ -111,7 +139,7 @@ class Group(dist.ProcessGroup):
             after(result)
 
     def _started(self, operation: Operation, limit: float | None, record: Entry | None = None) -> Pending:
-        name, args, tensors, after, out = operation
+        name, args, tensors, after, out, _ = operation
         return self.started(name, *args, tensors=tensors, finish=after, out=out, timeout=limit, record=record)
 
     def started(
@@ -140,7 +168,7 @@ class Group(dist.ProcessGroup):
         given = opts.timeout.total_seconds()
         return given if given >= 0 else self._timeout  # torch's default is negative
 
-    def _noted(self, work: Pending) -> Pending:
+    def _noted(self, work: Noted) -> Noted:
         if self._together is not None:
             self._together.append(work)
         return work
@@ -149,9 +177,15 @@ class Group(dist.ProcessGroup):
         self._together = []
 
     def _end_coalescing(self, device: Any) -> Any:
-        works, self._together = self._together or [], None
-        if not works:
+        found, self._together = self._together or [], None
+        if not found:
             return _DONE
+        works = [work for work in found if isinstance(work, Pending)]
+        on_streams = [work for work in found if isinstance(work, OnStream)]
+        if works and on_streams:
+            raise ValueError("operations that are coalesced need tensors on one type of device")
+        if on_streams:
+            return on_streams[-1].joined(on_streams[:-1])
         tensors = [tensor for work in works for tensor in work.tensors]
         return Pending(Several(works), tensors, None, self._completer)
 
@@ -175,12 +209,14 @@ class Group(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[Any]:
-        return [_CPU]
+        return [torch.device(kind) for kind in DEVICES if kind == "cpu" or torch.cuda.is_available()]
 
     def _get_backend(self, device: Any) -> Any:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"the backend {NAME!r} is for tensors in host memory, and has nothing for {device}")
-        return CpuBackend(self)
+        kinds = [one.type for one in self._device_types]
+        if torch.device(device).type not in kinds:
+            where = "in host memory" + (" and on CUDA devices" if "cuda" in kinds else "")
+            raise RuntimeError(f"the backend {NAME!r} is for tensors {where}, and has nothing for {device}")
+        return ForwardingBackend(self)
 
     def _set_sequence_number_for_group(self) -> None:
         self._sequence = 0

@@ -25,6 +25,7 @@ class Operation(NamedTuple):
     """One collective of a process group, translated to a call of a communicator's method: its name and arguments.
 
     `tensors`: the tensors of the collective. `after` copies the result to the tensors; None if that is not necessary.
+    `device`: the device of CUDA tensors, whose operations are ordered by streams; None for tensors in host memory.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Operation(NamedTuple):
     tensors: Sequence[Any]
     after: After = None
     out: Array | Sequence[Array] | None = None
+    device: Any = None
 
 
 class Operations:

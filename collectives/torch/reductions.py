@@ -44,6 +44,14 @@ class Reduction(NamedTuple):
         result[...] = quotient
 
 
+def name_of(op: Any) -> str:
+    """The communicator's name for torch's `op`. ValueError for unknown ops."""
+    name = _OPS.get(op.op)
+    if name is None:
+        raise ValueError(f"there is no op {op}; there are {', '.join(known.name for known in _OPS)}")
+    return name
+
+
 def factor_of(op: Any) -> Any:
     """The factor of PREMUL_SUM; None for other ops."""
     return op.__getstate__()[1] if op == ReduceOp.PREMUL_SUM else None
@@ -61,9 +69,7 @@ def reduction(op: Any, size: int, dtype: Dtype, *arrays: Array) -> Reduction:
     """
     if op == ReduceOp.SUM:  # the most frequent op, without a look-up in the table
         return _SUM
-    name = _OPS.get(op.op)
-    if name is None:
-        raise ValueError(f"there is no op {op}; there are {', '.join(known.name for known in _OPS)}")
+    name = name_of(op)
     if averages_integers(op, dtype):
         return Reduction("sum", size)
     if op == ReduceOp.PREMUL_SUM:

@@ -175,8 +175,8 @@ def _plain(tensor: Any) -> Any:
         )
     if not tensor.is_cpu:
         raise TypeError(
-            f"the tensor lies on {tensor.device}: the backend 'collectives' is for tensors in host memory. "
-            'Use init_process_group("cpu:gloo,cuda:nccl"), or give tensor.cpu()'
+            f"the tensor lies on {tensor.device}, but this call is for tensors in host memory: messages are, and calls "
+            'that have other tensors there. Give tensor.cpu(), or use a group of NCCL: new_group(backend="nccl")'
         )
     return tensor.detach() if tensor.requires_grad else tensor
 

@@ -16,7 +16,9 @@ from tests.collectives.cuda.ranks import run, succeed
 
 pytestmark = pytest.mark.gpu
 
-SHARED: Final = {"WORKER_DEVICE": "0", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+# Without NVRTC no rank leads.
+UNLED: Final = {"WORKER_DEVICE": "0", "COLLECTIVES_NVRTC": "/no/such/file"}
+SHARED: Final = {**UNLED, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 _SHARES_FROM: Final = 23200
 
 
@@ -30,10 +32,16 @@ def shared(device: str) -> dict[str, str]:
 
 
 def test_one_rank(device: str, tmp_path: Path) -> None:
-    succeed(run("alone", tmp_path, {"WORKER_DEVICE": "0"}, size=1))
+    succeed(run("alone", tmp_path, UNLED, size=1))
 
 
-@pytest.mark.parametrize("case", ["results", "ops", "sizes", "deterministic"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("results", "ops", "sizes", "deterministic"),
+        *("uneven", "messages", "many", "captured", "replayed_alone", "captured_first"),
+    ],
+)
 def test_two_ranks(case: str, shared: dict[str, str], tmp_path: Path) -> None:
     succeed(run(case, tmp_path, shared))
 
@@ -52,4 +60,4 @@ def test_a_rank_that_is_killed_is_named(case: str, attempt: int, shared: dict[st
 
 
 def test_ranks_that_share_a_device_without_the_switch(device: str, tmp_path: Path) -> None:
-    succeed(run("shared_device", tmp_path, {"WORKER_DEVICE": "0"}))
+    succeed(run("shared_device", tmp_path, UNLED))

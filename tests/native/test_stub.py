@@ -14,6 +14,7 @@ from collectives import native
 from collectives.native import _engine
 
 Parameters = list[tuple[str, Any]]
+Declared = dict[str, "Parameters | list[Parameters] | None"]  # of functions with several forms: of each of them
 REQUIRED = "required"
 
 
@@ -23,12 +24,17 @@ def parameters(function: ast.FunctionDef) -> Parameters:
     return list(zip(names, [REQUIRED] * (len(names) - len(defaults)) + defaults, strict=True))
 
 
-def declared(body: list[ast.stmt], prefix: str = "") -> dict[str, Parameters | None]:
+def declared(body: list[ast.stmt], prefix: str = "") -> Declared:
     """What a stub declares: functions with their parameters, everything else with None."""
-    found: dict[str, Parameters | None] = {}
+    found: Declared = {}
     for node in body:
         if isinstance(node, ast.FunctionDef):
-            is_property = any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
+            decorators = [d.id for d in node.decorator_list if isinstance(d, ast.Name)]
+            is_property = "property" in decorators
+            if "overload" in decorators:
+                forms: Any = found.setdefault(prefix + node.name, [])
+                forms.append(parameters(node))
+                continue
             # What a type without a signature of its own takes is not to be seen: whether it can be called is.
             opaque = is_property or node.name == "__call__"
             found[prefix + node.name] = None if opaque else parameters(node)
@@ -40,18 +46,22 @@ def declared(body: list[ast.stmt], prefix: str = "") -> dict[str, Parameters | N
     return found
 
 
-def compiled(namespace: dict[str, Any], prefix: str = "") -> dict[str, Parameters | None]:
+def _signature(text: str, defaults: Any) -> ast.FunctionDef:
+    for place in re.findall(r"\\(\d+)", text):
+        text = text.replace(f"\\{place}", repr(defaults[int(place)]))
+    (function,) = ast.parse(f"{text}: ...").body
+    assert isinstance(function, ast.FunctionDef)
+    return function
+
+
+def compiled(namespace: dict[str, Any], prefix: str = "") -> Declared:
     """The same for what the extension holds, from the signatures that nanobind keeps."""
-    found: dict[str, Parameters | None] = {}
+    found: Declared = {}
     for name, value in namespace.items():
         overloads = getattr(value, "__nb_signature__", None)
         if overloads:
-            ((text, _, defaults),) = overloads
-            for place in re.findall(r"\\(\d+)", text):
-                text = text.replace(f"\\{place}", repr(defaults[int(place)]))
-            (function,) = ast.parse(f"{text}: ...").body
-            assert isinstance(function, ast.FunctionDef)
-            found[prefix + name] = parameters(function)
+            forms = [parameters(_signature(text, defaults)) for text, _, defaults in overloads]
+            found[prefix + name] = forms[0] if len(forms) == 1 else forms
         elif not name.startswith("__") or name == "__call__":
             found[prefix + name] = None
             if isinstance(value, type):

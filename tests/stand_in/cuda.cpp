@@ -4,6 +4,9 @@
 // Invariant: a stream does its work in order, on a thread of its own, after the call that gave it has
 // returned. Addresses that were not allocated or registered here are refused, as are streams that do not
 // exist.
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -20,6 +23,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "driver.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -50,6 +55,10 @@ class Stream {
     }
     void add(Work work) {
         const std::lock_guard lock(mutex_);
+        if (capture != 0) {
+            graph_.push_back(std::move(work));
+            return;
+        }
         work_.push_back(std::move(work));
         changed_.notify_all();
     }
@@ -58,7 +67,19 @@ class Stream {
         changed_.wait(lock, [&] { return work_.empty() && !busy_; });
     }
     Context* context() const { return context_; }
-    std::atomic<bool> capturing{false};
+    // What is put into the stream from now on becomes a new graph.
+    void begin_capture() {
+        const std::lock_guard lock(mutex_);
+        graph_.clear();
+        capture = 1;
+    }
+    // The graph that was captured last, once more.
+    void launch() {
+        const std::lock_guard lock(mutex_);
+        work_.insert(work_.end(), graph_.begin(), graph_.end());
+        changed_.notify_all();
+    }
+    std::atomic<int> capture{0};  // CUstreamCaptureStatus
 
   private:
     void run() {
@@ -81,6 +102,7 @@ class Stream {
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Work> work_;
+    std::vector<Work> graph_;
     bool busy_ = false;
     bool stop_ = false;
     std::thread thread_;
@@ -225,6 +247,15 @@ int pointerGetAttributes(unsigned count, int* which, void** values, std::uint64_
             case 12:
                 *static_cast<std::size_t*>(values[i]) = known ? found->second.bytes : 0;
                 break;
+            case 7:
+                *static_cast<std::uint64_t*>(values[i]) = stand_in::about(address).buffer;
+                break;
+            case 10:
+                *static_cast<unsigned*>(values[i]) = stand_in::about(address).legacy;
+                break;
+            case 14:
+                *static_cast<std::uint64_t*>(values[i]) = stand_in::about(address).types;
+                break;
             default:
                 return 1;
         }
@@ -258,7 +289,7 @@ int streamGetCtx(void* stream, void** context) {
 int streamIsCapturing(void* stream, int* status) {
     Stream* const found = find_stream(stream);
     if (found == nullptr) return 400;
-    *status = found->capturing ? 1 : 0;
+    *status = found->capture;
     return 0;
 }
 int streamWaitEvent(void* stream, void* event, unsigned) {
@@ -283,13 +314,22 @@ int streamWriteValue(void* stream, std::uint64_t address, std::uint32_t value, u
     found->add([address, value] { reinterpret_cast<std::atomic<std::uint32_t>*>(address)->store(value); });
     return 0;
 }
-int streamWaitValue(void* stream, std::uint64_t address, std::uint32_t value, unsigned) {
+// STAND_IN_DROP_WAITS: waits for device memory that the main thread ("main") or others ("other") put into
+// streams are left out, for tests that show that they are needed.
+bool is_dropped(std::uint64_t address) {
+    static const char* const dropped = std::getenv("STAND_IN_DROP_WAITS");
+    if (dropped == nullptr || stand_in::range_of(address, 4).device < 0) return false;
+    return (::gettid() == ::getpid()) == (std::strcmp(dropped, "main") == 0);
+}
+int streamWaitValue(void* stream, std::uint64_t address, std::uint32_t value, unsigned flags) {
     Stream* const found = find_stream(stream);
     if (found == nullptr) return 400;
     if (!is_reachable(address)) return 1;
-    found->add([address, value] {
+    if (is_dropped(address)) return 0;
+    const bool is_equal = flags == 1;
+    found->add([address, value, is_equal] {
         auto* const word = reinterpret_cast<std::atomic<std::uint32_t>*>(address);
-        while (static_cast<std::int32_t>(word->load() - value) < 0) {
+        while (is_equal ? word->load() != value : static_cast<std::int32_t>(word->load() - value) < 0) {
             std::this_thread::sleep_for(std::chrono::microseconds(20));
         }
     });
@@ -328,21 +368,41 @@ int hostGetDevicePointer(std::uint64_t* pointer, void* data, unsigned) {
     *pointer = reinterpret_cast<std::uint64_t>(data);
     return 0;
 }
-int memAlloc(std::uint64_t* pointer, std::size_t bytes) {
-    if (current.empty()) return 201;
+int memGetInfo(std::size_t* free, std::size_t* all) {
     State& s = state();
     const std::lock_guard lock(s.mutex);
-    void* const data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (data == nullptr) return 2;
-    *pointer = reinterpret_cast<std::uint64_t>(data);
-    s.memory[*pointer] = {bytes, current.back()->device};
+    *all = std::size_t{80} << 30;
+    *free = *all;
+    for (const auto& [address, range] : s.memory) *free -= range.device >= 0 ? range.bytes : 0;
     return 0;
 }
-int memFree(std::uint64_t pointer) {
-    State& s = state();
-    const std::lock_guard lock(s.mutex);
-    if (s.memory.erase(pointer) == 0) return 1;
-    std::free(reinterpret_cast<void*>(pointer));
+int allocate(std::uint64_t* pointer, std::size_t bytes, stand_in::Kind kind) {
+    if (current.empty()) return 201;
+    if (bytes > static_cast<std::size_t>(number("STAND_IN_MOST_MIB", 65536)) << 20) return 2;
+    void* const data = stand_in::allocate(bytes, kind);
+    if (data == nullptr) return 2;
+    *pointer = reinterpret_cast<std::uint64_t>(data);
+    stand_in::add_range({*pointer, bytes, current.back()->device});
+    return 0;
+}
+int memAlloc(std::uint64_t* pointer, std::size_t bytes) {
+    return allocate(pointer, bytes, stand_in::Kind::handle);
+}
+int memFree(std::uint64_t pointer) { return stand_in::deallocate(reinterpret_cast<void*>(pointer)) ? 0 : 1; }
+int memsetD32Async(std::uint64_t pointer, unsigned value, std::size_t count, void* stream) {
+    if (stand_in::range_of(pointer, 4 * count).bytes == 0) return 1;
+    return stand_in::enqueue(stream, [=] {
+        auto* const words = reinterpret_cast<unsigned*>(pointer);
+        std::fill(words, words + count, value);
+    });
+}
+int memcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t bytes, void* stream) {
+    return stand_in::enqueue(stream, [=] {
+        std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+    });
+}
+int deviceCanAccessPeer(int* can, int, int) {
+    *can = number("STAND_IN_PEERS", 1);
     return 0;
 }
 
@@ -351,41 +411,78 @@ const std::map<std::string, void*>& functions() {
     {                                               \
         #symbol, reinterpret_cast<void*>(&function) \
     }
-    static const std::map<std::string, void*> all{
-        ENTRY(cuGetErrorName, getErrorName),
-        ENTRY(cuGetErrorString, getErrorString),
-        ENTRY(cuDeviceGet, deviceGet),
-        ENTRY(cuDeviceGetCount, deviceGetCount),
-        ENTRY(cuDeviceGetName, deviceGetName),
-        ENTRY(cuDeviceGetUuid, deviceGetUuid),
-        ENTRY(cuDeviceGetAttribute, deviceGetAttribute),
-        ENTRY(cuDevicePrimaryCtxRetain, primaryCtxRetain),
-        ENTRY(cuDevicePrimaryCtxRelease, primaryCtxRelease),
-        ENTRY(cuCtxPushCurrent, ctxPush),
-        ENTRY(cuCtxPopCurrent, ctxPop),
-        ENTRY(cuCtxGetDevice, ctxGetDevice),
-        ENTRY(cuPointerGetAttributes, pointerGetAttributes),
-        ENTRY(cuStreamCreate, streamCreate),
-        ENTRY(cuStreamDestroy, streamDestroy),
-        ENTRY(cuStreamGetCtx, streamGetCtx),
-        ENTRY(cuStreamIsCapturing, streamIsCapturing),
-        ENTRY(cuStreamWaitEvent, streamWaitEvent),
-        ENTRY(cuStreamWriteValue32, streamWriteValue),
-        ENTRY(cuStreamWaitValue32, streamWaitValue),
-        ENTRY(cuEventCreate, eventCreate),
-        ENTRY(cuEventRecord, eventRecord),
-        ENTRY(cuEventDestroy, eventDestroy),
-        ENTRY(cuMemHostRegister, hostRegister),
-        ENTRY(cuMemHostUnregister, hostUnregister),
-        ENTRY(cuMemHostGetDevicePointer, hostGetDevicePointer),
-        ENTRY(cuMemAlloc, memAlloc),
-        ENTRY(cuMemFree, memFree),
-    };
+    static const std::map<std::string, void*> all = [] {
+        std::map<std::string, void*> own{
+            ENTRY(cuGetErrorName, getErrorName),
+            ENTRY(cuGetErrorString, getErrorString),
+            ENTRY(cuDeviceGet, deviceGet),
+            ENTRY(cuDeviceGetCount, deviceGetCount),
+            ENTRY(cuDeviceGetName, deviceGetName),
+            ENTRY(cuDeviceGetUuid, deviceGetUuid),
+            ENTRY(cuDeviceGetAttribute, deviceGetAttribute),
+            ENTRY(cuDevicePrimaryCtxRetain, primaryCtxRetain),
+            ENTRY(cuDevicePrimaryCtxRelease, primaryCtxRelease),
+            ENTRY(cuCtxPushCurrent, ctxPush),
+            ENTRY(cuCtxPopCurrent, ctxPop),
+            ENTRY(cuCtxGetDevice, ctxGetDevice),
+            ENTRY(cuPointerGetAttributes, pointerGetAttributes),
+            ENTRY(cuStreamCreate, streamCreate),
+            ENTRY(cuStreamDestroy, streamDestroy),
+            ENTRY(cuStreamGetCtx, streamGetCtx),
+            ENTRY(cuStreamIsCapturing, streamIsCapturing),
+            ENTRY(cuStreamWaitEvent, streamWaitEvent),
+            ENTRY(cuStreamWriteValue32, streamWriteValue),
+            ENTRY(cuStreamWaitValue32, streamWaitValue),
+            ENTRY(cuEventCreate, eventCreate),
+            ENTRY(cuEventRecord, eventRecord),
+            ENTRY(cuEventDestroy, eventDestroy),
+            ENTRY(cuMemHostRegister, hostRegister),
+            ENTRY(cuMemHostUnregister, hostUnregister),
+            ENTRY(cuMemHostGetDevicePointer, hostGetDevicePointer),
+            ENTRY(cuMemGetInfo, memGetInfo),
+            ENTRY(cuMemAlloc, memAlloc),
+            ENTRY(cuMemFree, memFree),
+            ENTRY(cuMemsetD32Async, memsetD32Async),
+            ENTRY(cuMemcpyAsync, memcpyAsync),
+            ENTRY(cuDeviceCanAccessPeer, deviceCanAccessPeer),
+        };
+        own.insert(stand_in::memory_functions().begin(), stand_in::memory_functions().end());
+        own.insert(stand_in::kernel_functions().begin(), stand_in::kernel_functions().end());
+        return own;
+    }();
 #undef ENTRY
     return all;
 }
 
 }  // namespace
+
+namespace stand_in {
+
+int enqueue(void* stream, std::function<void()> work) {
+    Stream* const found = find_stream(stream);
+    if (found == nullptr) return 400;
+    found->add(std::move(work));
+    return 0;
+}
+void add_range(const Range& range) {
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    s.memory[range.start] = {range.bytes, range.device};
+}
+bool remove_range(std::uint64_t start) {
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    return s.memory.erase(start) != 0;
+}
+Range range_of(std::uint64_t address, std::size_t bytes) {
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    const auto* const found = find_range(address, bytes);
+    return found == nullptr ? Range{} : Range{found->first, found->second.bytes, found->second.device};
+}
+int current_device() { return current.empty() ? -1 : current.back()->device; }
+
+}  // namespace stand_in
 
 EXPORT int cuInit(unsigned) { return state().contexts.empty() ? 100 : 0; }
 EXPORT int cuDriverGetVersion(int* version) { return cuDriverVersion(version); }
@@ -400,10 +497,10 @@ EXPORT int cuGetProcAddress_v2(const char* symbol, void** function, int, std::ui
 // --- for the stand-in for NCCL, and for tests
 
 // The stream does that work in its turn. Returns an error of CUDA.
-EXPORT int stand_in_enqueue(void* stream, void (*work)(void*), void* argument) {
+EXPORT int stand_in_enqueue(void* stream, const std::function<void()>* work) {
     Stream* const found = find_stream(stream);
     if (found == nullptr) return 400;
-    found->add([=] { work(argument); });
+    found->add(*work);
     return 0;
 }
 // The stream that a handle stands for, in any thread; null if it does not exist.
@@ -415,12 +512,37 @@ EXPORT int stand_in_is_device(std::uint64_t address, std::size_t bytes) {
     const auto* const found = find_range(address, bytes);
     return found != nullptr && found->second.device >= 0 ? 1 : 0;
 }
+// Memory of a device, of that stand_in::Kind.
+EXPORT int stand_in_allocate(std::uint64_t* pointer, std::size_t bytes, int kind) {
+    return allocate(pointer, bytes, static_cast<stand_in::Kind>(kind));
+}
 // The device of the current context; -1 if there is none.
 EXPORT int stand_in_device() { return current.empty() ? -1 : current.back()->device; }
+// The captures of all streams are lost; returns how many there were.
+EXPORT int stand_in_end_captures() {
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    int count = 0;
+    for (Stream* const stream : s.streams) {
+        if (stream->capture == 0) continue;
+        stream->capture = 2;
+        ++count;
+    }
+    return count;
+}
 EXPORT int stand_in_capture(void* stream, int on) {
     Stream* const found = find_stream(stream);
     if (found == nullptr) return 400;
-    found->capturing = on != 0;
+    if (on != 0) {
+        found->begin_capture();
+        return 0;
+    }
+    return found->capture.exchange(0) == 2 ? 901 : 0;
+}
+EXPORT int stand_in_launch(void* stream) {
+    Stream* const found = find_stream(stream);
+    if (found == nullptr) return 400;
+    found->launch();
     return 0;
 }
 EXPORT int stand_in_synchronize(void* stream) {

@@ -173,5 +173,9 @@ def tensor_of(array: Array) -> Any:
     torch = sys.modules["torch"]
     if array.dtype.isbuiltin == 1:
         return torch.from_numpy(array)
-    kind = next(kind for kind, dtype in table().items() if dtype == array.dtype)
-    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(kind)
+    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(kind_of(array.dtype))
+
+
+def kind_of(dtype: dtypes.Dtype) -> Any:
+    """torch's dtype for a NumPy dtype that `table` has."""
+    return next(kind for kind, known in table().items() if known == dtype)

@@ -57,6 +57,10 @@ void add_groups(nanobind::module_& module);
 void add_repeaters(nanobind::module_& module);
 // Adds what concerns CUDA devices.
 void add_devices(nanobind::module_& module);
+// Adds what concerns ranks that share a device.
+void add_leader(nanobind::module_& module);
+// Adds what concerns NCCL.
+void add_nccl(nanobind::module_& module);
 // Adds Plan.
 void add_plans(nanobind::module_& module);
 

@@ -1,4 +1,4 @@
-// CUDA devices, what the driver knows about an address, and the NCCL of this process.
+// CUDA devices, streams, and what the driver knows about an address.
 #include "cuda/device.hpp"
 
 #include <nanobind/nanobind.h>
@@ -12,8 +12,6 @@
 #include "bind/common.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/stream.hpp"
-#include "nccl/collective.hpp"
-#include "nccl/library.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,23 +48,26 @@ std::pair<std::string, int> cuda_memory(std::uint64_t address) {
 void check_cuda_stream(std::uint64_t stream, int device) {
     const auto context = cuda::PrimaryContext::of(device);
     const cuda::Current current(*context);
-    cuda::check_stream(reinterpret_cast<cuda::StreamHandle>(stream), *context);
+    const auto handle = reinterpret_cast<cuda::StreamHandle>(stream);
+    cuda::check_stream(handle, *context);
+    cuda::refuse_capture(
+        handle, *context,
+        "in which NCCL's communicator cannot be made: call comm.prepare() before the capture");
 }
 
-nb::bytes unique_id(const nccl::Library& library) {
-    nccl::UniqueId id{};
-    {
-        const nb::gil_scoped_release nogil;  // the first call reads the machine's topology
-        library.check(library.api().get_unique_id(&id), "ncclGetUniqueId");
-    }
-    return nb::bytes(id.internal, sizeof(id.internal));
+bool is_capturing(std::uint64_t stream, int device) {
+    const auto context = cuda::PrimaryContext::of(device);
+    const cuda::Current current(*context);
+    const auto handle = reinterpret_cast<cuda::StreamHandle>(stream);
+    cuda::check_stream(handle, *context);
+    return cuda::is_capturing(handle, *context);
 }
 
-std::optional<std::string> why_nccl_does_not_reduce(unsigned dtype, unsigned op) {
-    if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
-    nccl::Elements elements;
-    const char* const why = nccl::why_not_reduced(static_cast<DType>(dtype), static_cast<Op>(op), elements);
-    return why == nullptr ? std::nullopt : std::optional<std::string>(why);
+// The device of the calling thread's context; nothing if it has none.
+std::optional<int> current_device() {
+    cuda::DeviceNumber number = 0;
+    if (cuda::driver().context_get_device(&number) != cuda::success) return std::nullopt;
+    return number;
 }
 
 }  // namespace
@@ -84,21 +85,8 @@ void add_devices(nb::module_& module) {
     module.def("cuda_memory", &cuda_memory, "address"_a);
 
     module.def("check_cuda_stream", &check_cuda_stream, "stream"_a, "device"_a);
-
-    nb::class_<nccl::Library>(module, "NcclLibrary")
-        .def_prop_ro("path", &nccl::Library::path)
-        .def_prop_ro("version", &nccl::Library::version)
-        .def_prop_ro("features", &nccl::Library::features)
-        .def("unique_id", &unique_id);
-    module.def("loaded_nccl", &nccl::loaded_file);
-    module.def(
-        "load_nccl",
-        [](const std::string& path) {
-            const nb::gil_scoped_release nogil;  // it is a large file
-            return &nccl::Library::load(path);
-        },
-        "path"_a, nb::rv_policy::reference);
-    module.def("why_nccl_does_not_reduce", &why_nccl_does_not_reduce, "dtype"_a, "op"_a);
+    module.def("is_capturing", &is_capturing, "stream"_a, "device"_a);
+    module.def("current_cuda_device", &current_device);
 }
 
 }  // namespace collectives

@@ -12,10 +12,9 @@
 #include <limits>
 #include <utility>
 
-#include "bind/common.hpp"
 #include "bind/owners.hpp"
+#include "bind/stream_ticket.hpp"
 #include "link/registry.hpp"
-#include "nccl/collective.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -56,45 +55,6 @@ struct GeneralizedTicket : Ticket {
         work->generalized->fail(Error(kind_named(kind), message, std::move(ranks)));
     }
 };
-
-// The ticket of an operation that a stream orders.
-struct StreamTicket {
-    std::shared_ptr<Group> group;
-    std::shared_ptr<StreamWork> work;
-
-    bool done() const { return group->done(*work); }
-    void wait(std::optional<double> timeout) const {
-        const nb::gil_scoped_release nogil;
-        if (!group->wait(*work, timeout.value_or(std::numeric_limits<double>::infinity()), interrupted)) {
-            throw Error(ErrorKind::op_timeout, "the operation is still running");
-        }
-    }
-};
-
-cuda::StreamHandle stream_of(std::uint64_t handle) { return reinterpret_cast<cuda::StreamHandle>(handle); }
-
-nccl::Kind nccl_kind(Collective collective) {
-    switch (collective) {
-        case Collective::allreduce:
-            return nccl::Kind::allreduce;
-        case Collective::reduce:
-            return nccl::Kind::reduce;
-        case Collective::broadcast:
-            return nccl::Kind::broadcast;
-        case Collective::allgather:
-            return nccl::Kind::allgather;
-        case Collective::reduce_scatter:
-            return nccl::Kind::reduce_scatter;
-        case Collective::gather:
-            return nccl::Kind::gather;
-        case Collective::scatter:
-            return nccl::Kind::scatter;
-        case Collective::alltoall:
-            return nccl::Kind::alltoall;
-        default:
-            throw nb::value_error("NCCL does not run this collective");
-    }
-}
 
 GroupId group_id(const nb::bytes& context) {
     GroupId id{};
@@ -237,48 +197,6 @@ class PyGroup {
                                                    timeout, engine)}};
     }
 
-    void join_nccl(const nccl::Library& library, const nb::bytes& id, int device, int max_ctas,
-                   double timeout) {
-        nccl::UniqueId unique{};
-        if (id.size() != sizeof(unique.internal)) throw nb::value_error("an id of NCCL has 128 bytes");
-        std::copy_n(id.c_str(), sizeof(unique.internal), unique.internal);
-        const nb::gil_scoped_release nogil;
-        group_->join(
-            [&](const std::function<void()>& patience) {
-                nccl_ = std::make_shared<nccl::Communicator>(
-                    library, unique, nccl::Communicator::Member{group_->rank(), group_->size(), device},
-                    max_ctas, patience);
-                return nccl_;
-            },
-            timeout, interrupted);
-    }
-
-    StreamTicket issue_nccl(const PyOperation& operation, std::uint64_t in, std::uint64_t out,
-                            std::uint64_t count, unsigned dtype, std::size_t unit, unsigned op, int root,
-                            std::uint64_t stream, std::optional<std::uint64_t> producer, double timeout) {
-        if (nccl_ == nullptr) throw nb::value_error("this group has no communicator of NCCL");
-        if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
-        nccl::Arguments arguments;
-        arguments.kind = nccl_kind(static_cast<Collective>(operation.operation->call().collective));
-        const bool reduces =
-            arguments.kind <= nccl::Kind::reduce || arguments.kind == nccl::Kind::reduce_scatter;
-        if (reduces) {
-            const char* const why =
-                nccl::why_not_reduced(static_cast<DType>(dtype), static_cast<Op>(op), arguments.elements);
-            if (why != nullptr) throw nb::type_error(why);
-        }
-        arguments.in = in;
-        arguments.out = out;
-        arguments.count = count;
-        arguments.unit = unit;
-        arguments.root = root;
-        arguments.stream = stream_of(stream);
-        if (producer) arguments.producer = stream_of(*producer);
-        const nb::gil_scoped_release nogil;
-        return {group_,
-                group_->issue(*operation.operation, nccl::make_task(nccl_, arguments), timeout, interrupted)};
-    }
-
     nb::object empty(std::size_t bytes) {
         using Memory = std::shared_ptr<std::byte>;
         auto memory = std::make_unique<Memory>(group_->links().allocate(bytes));
@@ -414,7 +332,6 @@ class PyGroup {
     std::array<std::byte, 2> nothing_{};  // memory of the barrier by which ranks agree on a call
     std::shared_ptr<Group> group_;
     std::vector<Kept> kept_;  // arrays that operations still use
-    std::shared_ptr<nccl::Communicator> nccl_;
 };
 
 nb::list ports_of(const std::string& transport) {
@@ -457,10 +374,6 @@ void add_groups(nb::module_& module) {
         .def("complete", &GeneralizedTicket::complete)
         .def("fail", &GeneralizedTicket::fail, "kind"_a, "message"_a, "ranks"_a);
 
-    nb::class_<StreamTicket>(module, "StreamTicket")
-        .def("done", &StreamTicket::done)
-        .def("wait", &StreamTicket::wait, "timeout"_a.none());
-
     const auto seconds = [](std::chrono::nanoseconds time) {
         return std::chrono::duration<double>(time).count();
     };
@@ -492,9 +405,6 @@ void add_groups(nb::module_& module) {
         .def("run_together", &PyGroup::run_together, "calls"_a, "timeout"_a)
         .def("start", &PyGroup::start, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
         .def("start_generalized", &PyGroup::start_generalized, "agreement"_a, "timeout"_a, "engine"_a)
-        .def("join_nccl", &PyGroup::join_nccl, "library"_a, "id"_a, "device"_a, "max_ctas"_a, "timeout"_a)
-        .def("issue_nccl", &PyGroup::issue_nccl, "operation"_a, "inp"_a, "out"_a, "count"_a, "dtype"_a,
-             "unit"_a, "op"_a, "root"_a, "stream"_a, "producer"_a.none(), "timeout"_a)
         .def("empty", &PyGroup::empty, "nbytes"_a)
         .def("link_kind", &PyGroup::link_kind, "peer"_a)
         .def("bytes_sent", &PyGroup::bytes_sent)

@@ -229,6 +229,8 @@ NB_MODULE(_engine, module) {
     add_programs(module);
     add_groups(module);
     add_devices(module);
+    add_leader(module);
+    add_nccl(module);
     add_repeaters(module);
     add_plans(module);
 }

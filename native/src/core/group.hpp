@@ -99,12 +99,16 @@ class Group {
     // throws the Error for which this rank gives up.
     using MakeStreamEngine =
         std::function<std::shared_ptr<StreamEngine>(const std::function<void()>& patience)>;
-    // Make the engine of the operations on device memory. An error breaks the group.
-    void join(const MakeStreamEngine& make, double timeout, const Interrupted& interrupted);
-    // Issue an operation on device memory, after the operations in the background. Returns when it is in its
-    // stream. `operation` describes the call, which other ranks make, too.
-    std::shared_ptr<StreamWork> issue(const Operation& operation, std::unique_ptr<StreamTask> task,
-                                      double timeout, const Interrupted& interrupted);
+    // Make an engine of operations on device memory; `make` may return null, if this rank has no use for one
+    // after all. An error breaks the group. `what` and `cure` are for the error if ranks do not come.
+    void join(const std::string& what, const std::string& cure, const MakeStreamEngine& make, double timeout,
+              const Interrupted& interrupted);
+    // Issue an operation on device memory, which `engine` runs, after the operations in the background.
+    // Returns when it is in its stream. `operations` describe the call, which other ranks make, too: one, two
+    // if it sends and receives a message, or none if the task only marks what a stream has reached.
+    std::shared_ptr<StreamWork> issue(const char* engine, std::span<const Operation* const> operations,
+                                      std::unique_ptr<StreamTask> task, double timeout,
+                                      const Interrupted& interrupted);
     bool done(const StreamWork& work) const { return streams_.is_done(work); }
     bool wait(const StreamWork& work, double timeout, const Interrupted& interrupted);
 

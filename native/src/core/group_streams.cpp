@@ -1,4 +1,6 @@
 // The part of a group that issues operations on device memory, which streams order.
+#include <algorithm>
+#include <iterator>
 #include <thread>
 
 #include "core/group.hpp"
@@ -38,38 +40,43 @@ std::optional<Error> Group::why_ended(StreamWork& work) {
         const double spent = std::chrono::duration<double>(now - work.began).count();
         work.vigil.emplace(std::max(0.0, work.timeout - spent), identity_.rank, now);
     }
-    work.vigil->look(health_, &work.call, work.fingerprint, now);
+    work.vigil->look(health_, work.collective(), work.fingerprint, now);
+    const bool is_message = !work.peers.empty();
     if (const Cause* const cause = health_.cause()) {
-        // Every rank takes part in such an operation.
-        if (cause->kind == ErrorKind::peer_lost || cause->ends(work.call, {}, work.began, now)) {
-            return cause->error(&work.call);
+        const bool lost = cause->kind == ErrorKind::peer_lost && !is_message;  // every rank takes part
+        if (lost || (work.call && cause->ends(*work.call, work.peers, work.began, now))) {
+            return cause->error(work.call ? &*work.call : nullptr);
         }
     }
-    if (const std::vector<int> left = health_.left(); !left.empty()) {
+    std::vector<int> left = health_.left();
+    if (is_message) std::erase_if(left, [&](int rank) { return !std::ranges::count(work.peers, rank); });
+    if (!left.empty()) {
         if (!work.left_since) work.left_since = now;
         if (now - *work.left_since >= completes_within) {
             const std::string has = left.size() == 1 ? " has" : " have";
             return Error(ErrorKind::peer_lost,
-                         name_ranks(left) + has + " left in order, and not completed " + work.call.describe(),
+                         name_ranks(left) + has + " left in order, and not completed " + work.describe(),
                          left);
         }
     }
-    if (const std::optional<std::string> failure = streams_.engine()->failure()) {
-        return Error(ErrorKind::aborted, work.call.describe() + " failed: " + *failure);
+    if (const std::optional<std::string> failure = streams_.failure()) {
+        return Error(ErrorKind::aborted, work.describe() + " failed: " + *failure);
     }
     if (!work.vigil->deadline().passed()) return std::nullopt;
-    std::vector<int> late = health_.late(work.call.sequence);
-    std::string awaited =
-        name_ranks(late) + ", which " + (late.size() == 1 ? "has" : "have") + " not begun it";
+    const Call* const call = work.collective();
+    std::vector<int> late = call != nullptr ? health_.late(call->sequence) : work.peers;
+    std::string awaited = name_ranks(late);
+    if (call != nullptr)
+        awaited += std::string(", which ") + (late.size() == 1 ? "has" : "have") + " not begun it";
     if (late.empty()) {
         late = {identity_.rank};
         awaited = "the stream on rank " + std::to_string(identity_.rank) +
                   ", or for ranks whose streams have not come so far";
     }
-    return Error(ErrorKind::op_timeout,
-                 work.call.describe() + " timed out after " + seconds_text(now - work.began) +
-                     ", waiting for " + awaited,
-                 late);
+    return Error(
+        ErrorKind::op_timeout,
+        work.describe() + " timed out after " + seconds_text(now - work.began) + ", waiting for " + awaited,
+        late);
 }
 
 std::unique_lock<std::mutex> Group::lock_in_order(const Interrupted& interrupted) {
@@ -91,28 +98,40 @@ std::unique_lock<std::mutex> Group::lock_in_order(const Interrupted& interrupted
     }
 }
 
-std::shared_ptr<StreamWork> Group::issue(const Operation& operation, std::unique_ptr<StreamTask> task,
-                                         double timeout, const Interrupted& interrupted) {
+std::shared_ptr<StreamWork> Group::issue(const char* engine, std::span<const Operation* const> operations,
+                                         std::unique_ptr<StreamTask> task, double timeout,
+                                         const Interrupted& interrupted) {
     const std::unique_lock running = lock_in_order(interrupted);
     streams_.write_records();
     if (const std::optional<Error> why = streams_.why_ended()) break_with(*why);
     // What other ranks have sent before is of no use here, so no loss is overlooked.
     if (const Cause* const cause = health_.cause(); cause != nullptr && !is_broken_) {
-        const Call call = peek_call(operation);
-        break_with(cause->error(&call));
+        if (operations.empty()) {
+            break_with(cause->error());
+        } else {
+            const Call call = peek_call(*operations.front());
+            break_with(cause->error(&call));
+        }
     }
-    throw_if_unusable(&operation);
+    throw_if_unusable(operations.empty() ? nullptr : operations.front());
     auto work = std::make_shared<StreamWork>();
-    Request wanted = request(operation, nullptr, nullptr, timeout);
-    work->call = wanted.call;
-    work->fingerprint = wanted.fingerprint;
-    work->engine = streams_.engine()->name();
+    work->engine = engine;
     work->task = std::move(task);
     work->timeout = timeout;
     const std::uint64_t now = ticks::now();
-    work->record = recorder_.add(wanted.call, {}, now, work->engine, now, wanted.fingerprint);
+    std::vector<Request> wanted;
+    for (const Operation* const operation : operations) {
+        wanted.push_back(request(*operation, nullptr, nullptr, timeout));
+        const Request& one = wanted.back();
+        work->call = one.call;
+        work->fingerprint = one.fingerprint;
+        if (one.call.is_message())
+            std::ranges::copy(operation->program().peers, std::back_inserter(work->peers));
+        work->records.push_back(
+            recorder_.add(one.call, Executor::way_of(*operation), now, work->engine, now, one.fingerprint));
+    }
     try {
-        executor_.publish(wanted);
+        for (const Request& one : wanted) executor_.publish(one);
         streams_.add(work);
         work->task->issue();
     } catch (const Error& error) {
@@ -130,7 +149,8 @@ bool Group::wait(const StreamWork& work, double timeout, const Interrupted& inte
     return streams_.wait(work, timeout, interrupted);
 }
 
-void Group::join(const MakeStreamEngine& make, double timeout, const Interrupted& interrupted) {
+void Group::join(const std::string& what, const std::string& cure, const MakeStreamEngine& make,
+                 double timeout, const Interrupted& interrupted) {
     const std::unique_lock running = lock_in_order(interrupted);
     throw_if_unusable();
     const auto began = Clock::now();
@@ -141,13 +161,12 @@ void Group::join(const MakeStreamEngine& make, double timeout, const Interrupted
         if (closing_) throw Error(ErrorKind::aborted, "this communicator is being closed");
         if (const Cause* const cause = health_.cause()) throw cause->error();
         if (deadline.passed()) {
-            throw Error(ErrorKind::op_timeout,
-                        "NCCL's communicator was not complete after " + seconds_text(now - began) +
-                            ": a rank did not come, or cannot be reached (NCCL_SOCKET_IFNAME)");
+            throw Error(ErrorKind::op_timeout, what + " was not complete after " + seconds_text(now - began) +
+                                                   ": a rank did not come, or cannot be reached" + cure);
         }
         if (!interrupted || now - asked < asks_caller_after) return;
         asked = now;
-        if (interrupted()) throw Error(ErrorKind::interrupted, "making NCCL's communicator was interrupted");
+        if (interrupted()) throw Error(ErrorKind::interrupted, "making " + what + " was interrupted");
     };
     try {
         streams_.use(make(patience));

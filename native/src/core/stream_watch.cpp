@@ -23,7 +23,27 @@ constexpr auto longest_nap = 500us;
 
 }  // namespace
 
-void StreamWatch::use(std::shared_ptr<StreamEngine> engine) { engine_ = std::move(engine); }
+void StreamWatch::use(std::shared_ptr<StreamEngine> engine) {
+    if (engine == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    engines_.push_back(std::move(engine));
+}
+
+std::vector<std::shared_ptr<StreamEngine>> StreamWatch::engines() const {
+    const std::lock_guard lock(mutex_);
+    return engines_;
+}
+
+std::optional<std::string> StreamWatch::failure() const {
+    for (const auto& engine : engines()) {
+        if (std::optional<std::string> found = engine->failure()) return found;
+    }
+    return std::nullopt;
+}
+
+void StreamWatch::abort_engines() const {
+    for (const auto& engine : engines()) engine->abort();
+}
 
 void StreamWatch::add(std::shared_ptr<StreamWork> work) {
     const std::lock_guard lock(mutex_);
@@ -65,7 +85,7 @@ void StreamWatch::serve() {
         doom_all(lock);
         lock.unlock();
         bool told = owner_.break_with(*why);
-        engine_->abort();
+        abort_engines();
         for (const auto until = Clock::now() + stops_within; !told && Clock::now() < until;) {
             std::this_thread::sleep_for(1ms);
             told = owner_.break_with(*why);
@@ -86,8 +106,9 @@ void StreamWatch::collect(const Lock&) {
     });
 }
 
-void StreamWatch::note_over(const StreamWork& work, std::optional<Error> error) {
-    over_.push_back({work.record, work.engine, std::move(error), ticks::now()});
+void StreamWatch::note_over(const StreamWork& work, const std::optional<Error>& error) {
+    for (const std::uint64_t record : work.records)
+        over_.push_back({record, work.engine, error, ticks::now()});
 }
 
 void StreamWatch::doom_all(const Lock&) {
@@ -116,7 +137,7 @@ void StreamWatch::end_all(const Error& error) {
     if (!why_) why_ = error;
     doom_all(lock);
     lock.unlock();
-    engine_->abort();
+    abort_engines();
     lock.lock();
     fail_all(lock, *why_);
 }
@@ -144,8 +165,10 @@ std::optional<Error> StreamWatch::why_ended() {
 
 std::optional<std::uint64_t> StreamWatch::oldest() {
     const std::lock_guard lock(mutex_);
-    if (under_way_.empty()) return std::nullopt;
-    return under_way_.front()->call.sequence;
+    for (const auto& work : under_way_) {
+        if (const Call* const call = work->collective()) return call->sequence;
+    }
+    return std::nullopt;
 }
 
 bool StreamWatch::wait(const StreamWork& work, double timeout,
@@ -176,16 +199,16 @@ bool StreamWatch::close() {
         changed_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
-    if (engine_ == nullptr) return false;
     Lock lock(mutex_);
+    if (engines_.empty()) return false;
     doom_all(lock);
     const bool is_idle = under_way_.empty();
     const bool is_sound = is_idle && !why_;
     lock.unlock();
     if (is_sound) {
-        engine_->close();
+        for (const auto& engine : engines()) engine->close();
     } else {
-        engine_->abort();
+        abort_engines();
     }
     lock.lock();
     fail_all(lock, why_.value_or(Error(ErrorKind::aborted, "this communicator was closed meanwhile")));

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,11 +24,13 @@
 
 namespace collectives {
 
-// One operation that is ordered by a stream.
+// One operation that is ordered by a stream; or, without a call, all that a stream holds, replays of graphs
+// included.
 struct StreamWork {
-    Call call;
+    std::optional<Call> call;
     std::uint32_t fingerprint = 0;
-    std::uint64_t record = 0;
+    std::vector<int> peers;              // of messages; empty: every rank takes part
+    std::vector<std::uint64_t> records;  // of all calls that it runs; two if it sends and receives
     const char* engine = nullptr;
     std::unique_ptr<StreamTask> task;
     double timeout = 0;  // seconds, from `began` on
@@ -41,6 +44,10 @@ struct StreamWork {
     std::atomic<bool> is_doomed{false};
     std::optional<Error> error;  // unchanged once `has_failed` is set
     std::atomic<bool> has_failed{false};
+
+    // The call in which other ranks take part with their next ones; null if there is none.
+    const Call* collective() const { return call && !call->is_message() ? &*call : nullptr; }
+    std::string describe() const { return call ? call->describe() : "the work in a stream"; }
 
     // Whether the stream has passed it, and no abort was the reason: that is looked at last.
     bool is_complete() const {
@@ -69,8 +76,10 @@ class StreamWatch {
     ~StreamWatch() { close(); }
 
     // --- with `running` held
+    // An engine is ended with the communicator, and all engines together when an operation fails.
     void use(std::shared_ptr<StreamEngine> engine);
-    StreamEngine* engine() const { return engine_.get(); }
+    // What one of the engines has found wrong by itself; nothing if all is well.
+    std::optional<std::string> failure() const;
     // Watch an operation that is about to be issued.
     void add(std::shared_ptr<StreamWork> work);
     // The operation has failed while it was issued, and the communicator is broken: end all.
@@ -86,7 +95,7 @@ class StreamWatch {
     }
     // False if it is not done after `timeout` seconds. Throws the operation's error.
     bool wait(const StreamWork& work, double timeout, const std::function<bool()>& interrupted) const;
-    // The first operation's sequence number; nothing if none is under way.
+    // The first collective's sequence number; nothing if none is under way.
     std::optional<std::uint64_t> oldest();
     // End what is under way, and free the engine. Returns whether something was under way. `running` must not
     // be held.
@@ -102,20 +111,22 @@ class StreamWatch {
     using Lock = std::unique_lock<std::mutex>;
 
     void serve();
+    std::vector<std::shared_ptr<StreamEngine>> engines() const;
+    void abort_engines() const;
     // Forget operations that are complete.
     void collect(const Lock& lock);
     // An abort is about to begin: what is not complete now fails.
     void doom_all(const Lock& lock);
     // All these operations fail with that error.
     void fail_all(const Lock& lock, const Error& error);
-    void note_over(const StreamWork& work, std::optional<Error> error);
+    void note_over(const StreamWork& work, const std::optional<Error>& error);
 
     Owner owner_;
     Recorder& recorder_;
     std::mutex& running_;
-    std::shared_ptr<StreamEngine> engine_;  // set once
+    std::vector<std::shared_ptr<StreamEngine>> engines_;
 
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<std::shared_ptr<StreamWork>> under_way_;  // in the order of calls
     std::vector<Over> over_;                             // whose records are not filled yet

@@ -74,6 +74,17 @@ Device device(int number) {
     return describe(api, number);
 }
 
+bool can_access_peer(int device, int other) {
+    const Api& api = driver();
+    DeviceNumber one = 0;
+    DeviceNumber two = 0;
+    check(api.device_get(&one, device), "cuDeviceGet", device);
+    check(api.device_get(&two, other), "cuDeviceGet", other);
+    int can = 0;
+    check(api.can_access_peer(&can, one, two), "cuDeviceCanAccessPeer", device);
+    return can != 0;
+}
+
 Place place_of(Pointer address) {
     const Api& api = driver();
     unsigned type = 0;
@@ -94,6 +105,12 @@ Place place_of(Pointer address) {
     return {static_cast<MemoryType>(type), managed != 0, device, start, bytes};
 }
 
+std::size_t free_memory() {
+    std::size_t free = 0;
+    std::size_t all = 0;
+    return driver().memory_info(&free, &all) == success ? free : 0;
+}
+
 void check_on_device(Pointer address, std::size_t bytes, int device, const char* what) {
     if (bytes == 0) return;
     const Place place = place_of(address);
@@ -108,10 +125,17 @@ void check_on_device(Pointer address, std::size_t bytes, int device, const char*
                                             ", but the call is for device " + std::to_string(device) +
                                             ": a communicator uses one device on each rank");
     }
-    if (place.bytes != 0 && (address < place.start || bytes > place.bytes - (address - place.start))) {
-        throw Error(ErrorKind::invalid,
-                    where + " has " + std::to_string(place.bytes - (address - place.start)) +
-                        " bytes in its allocation, but the call needs " + std::to_string(bytes));
+    if (place.bytes == 0) return;
+    // Allocations that lie side by side on a device may belong together, as in PyTorch's expandable segments.
+    std::size_t there = address < place.start ? 0 : place.bytes - (address - place.start);
+    for (Place next = place; there < bytes; there += next.bytes) {
+        next = place_of(address + there);
+        if (next.bytes == 0 || next.start != address + there || next.device != device) break;
+    }
+    if (there < bytes) {
+        throw Error(ErrorKind::invalid, where + " has " + std::to_string(there) +
+                                            " bytes in its allocation, but the call needs " +
+                                            std::to_string(bytes));
     }
 }
 

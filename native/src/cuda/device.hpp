@@ -25,6 +25,11 @@ std::vector<Device> devices();
 // Throws Error(invalid) if there is no such device.
 Device device(int number);
 
+// Whether kernels on `device` can read and write memory of `other`, both as this process numbers them.
+bool can_access_peer(int device, int other);
+// Bytes that are free on the device of the current context; 0 if the driver does not tell.
+std::size_t free_memory();
+
 // What the driver knows about an address. All members are zero for memory that it does not know.
 struct Place {
     MemoryType type = MemoryType::unknown;

@@ -28,8 +28,8 @@ Found find() {
     const SharedObject object = SharedObject::open(library, why);
     if (!object) {
         found.why_not = "there is no NVIDIA driver here (" + why +
-                        "); install one, or, in a container, start it with "
-                        "the devices (docker run --gpus all)";
+                        "); install one, or, in a container, start it with the devices "
+                        "(docker run --gpus all)";
         return found;
     }
     found.init = reinterpret_cast<Init>(object.symbol("cuInit"));

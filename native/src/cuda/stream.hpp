@@ -5,15 +5,20 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "cuda/api.hpp"
 #include "cuda/context.hpp"
 
 namespace collectives::cuda {
 
-// Throws Error(invalid) unless `stream` is a stream of that context's device, and not being captured into a
-// graph. The context must be current.
+// Throws Error(invalid) unless `stream` is a stream of that context's device. The context must be current.
 void check_stream(StreamHandle stream, const PrimaryContext& context);
+// Whether the stream is being captured into a graph. Throws Error(invalid) if nothing can be put into it,
+// since the capture has failed, or since it waits for another stream that is being captured.
+bool is_capturing(StreamHandle stream, const PrimaryContext& context);
+// Throws Error(invalid), which ends with `why`, if the stream is being captured into a graph.
+void refuse_capture(StreamHandle stream, const PrimaryContext& context, const char* why);
 
 // When the work that is in the stream now has ended, the stream writes `value` to `address`, four bytes that
 // the device can reach. All writes of this work are visible before.
@@ -21,6 +26,36 @@ void write_value(StreamHandle stream, Pointer address, std::uint32_t value);
 // What is put into the stream from now on begins when the four bytes at `address` have reached `value`, as
 // counters do that may wrap around.
 void wait_value(StreamHandle stream, Pointer address, std::uint32_t value);
+// The same until the four bytes are `value`.
+void wait_equal_value(StreamHandle stream, Pointer address, std::uint32_t value);
+
+// A stream of this library, which does not wait for the legacy stream.
+class OwnStream {
+  public:
+    explicit OwnStream(std::shared_ptr<const PrimaryContext> context);
+    OwnStream(const OwnStream&) = delete;
+    OwnStream& operator=(const OwnStream&) = delete;
+    ~OwnStream();
+
+    StreamHandle handle() const { return handle_; }
+
+  private:
+    std::shared_ptr<const PrimaryContext> context_;
+    StreamHandle handle_ = nullptr;
+};
+
+// While it exists, the calling thread may do during a capture what a graph does not contain, such as to
+// allocate memory, without ending the capture.
+class RelaxedCapture {
+  public:
+    RelaxedCapture();
+    RelaxedCapture(const RelaxedCapture&) = delete;
+    RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+    ~RelaxedCapture();
+
+  private:
+    int before_;
+};
 
 // A point in a stream, for which another stream can wait.
 class Event {

@@ -59,12 +59,20 @@ inline constexpr DataType type_float16 = 6;
 inline constexpr DataType type_float32 = 7;
 inline constexpr DataType type_float64 = 8;
 inline constexpr DataType type_bfloat16 = 9;
+inline constexpr DataType type_float8_e4m3 = 10;
+inline constexpr DataType type_float8_e5m2 = 11;
+// Reductions of the two types above: since that version, and on devices of that compute capability.
+inline constexpr int version_of_float8 = version(2, 24);
+inline constexpr int capability_of_float8 = 90;
 
 inline constexpr Reduction op_sum = 0;
 inline constexpr Reduction op_prod = 1;
 inline constexpr Reduction op_max = 2;
 inline constexpr Reduction op_min = 3;
 inline constexpr Reduction op_avg = 4;
+
+// ncclCommMemStat_t: bytes of the device's memory that NCCL counts as a communicator's.
+inline constexpr int memory_total = 3;
 
 // X(member, symbol, parameters): what every supported version has
 #define COLLECTIVES_NCCL_FUNCTIONS(X)                                                                    \
@@ -88,6 +96,7 @@ inline constexpr Reduction op_avg = 4;
 // What only some versions have: null if this one does not.
 #define COLLECTIVES_NCCL_FEATURES(X)                                                         \
     X(revoke, ncclCommRevoke, (Handle, int))                                                 \
+    X(memory_stats, ncclCommMemStats, (Handle, int, std::uint64_t*))                         \
     X(all_to_all, ncclAlltoAll, (const void*, void*, std::size_t, DataType, Handle, Stream)) \
     X(gather, ncclGather, (const void*, void*, std::size_t, DataType, int, Handle, Stream))  \
     X(scatter, ncclScatter, (const void*, void*, std::size_t, DataType, int, Handle, Stream))

@@ -1,54 +1,33 @@
-// One collective as NCCL runs it: which function, with which element type, on which stream.
+// An operation that NCCL runs, as a task of a communicator.
 //
-// Invariant: what NCCL would refuse, or compute in another way than this library, is refused before a task
-// exists. Complex sums are sums of pairs; collectives that only move elements move bytes.
+// Invariant: what NCCL would refuse is refused before a task exists. An operation in a stream that is being
+// captured becomes a part of the graph: it is over once it is issued, and nobody watches its replays.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
+#include <vector>
 
-#include "base/types.hpp"
 #include "nccl/communicator.hpp"
+#include "nccl/piece.hpp"
 
 namespace collectives::nccl {
 
-enum class Kind : std::uint8_t {
-    allreduce,
-    reduce,
-    broadcast,
-    allgather,
-    reduce_scatter,
-    gather,
-    scatter,
-    alltoall,
-};
-
-// What NCCL is told of `count` elements of a dtype under a reduction.
-struct Elements {
-    DataType type = type_uint8;
-    std::uint64_t each = 1;  // of NCCL's elements, in one element
-    Reduction op = op_sum;
-};
-
-// Why NCCL does not reduce such elements; null if it does, and `elements` is set.
-const char* why_not_reduced(DType dtype, Op op, Elements& elements);
-
 struct Arguments {
-    Kind kind = Kind::allreduce;
-    cuda::Pointer in = 0;   // 0 if this rank has no input
-    cuda::Pointer out = 0;  // 0 if it has no output
-    // Elements in the part of each rank; of allreduce, reduce and broadcast: in the whole array.
-    std::uint64_t count = 0;
-    std::size_t unit = 1;  // bytes of an element
-    Elements elements;
-    int root = 0;
+    std::vector<Piece> pieces;
     Stream stream = nullptr;
     std::optional<Stream> producer;  // the stream in which the input was written, if that is another one
 };
 
 // Checks the arguments, whose memory the driver has to know. Throws Error(invalid).
-std::unique_ptr<StreamTask> make_task(std::shared_ptr<Communicator> communicator, const Arguments& arguments);
+std::unique_ptr<StreamTask> make_task(std::shared_ptr<Communicator> communicator, Arguments arguments);
+
+// Calls functions of NCCL with memory of its own, short and long, so that NCCL makes the connections that it
+// makes at the first call.
+std::unique_ptr<StreamTask> make_connecting_task(std::shared_ptr<Communicator> communicator,
+                                                 std::vector<Kind> kinds);
+
+// Complete when a stream of the communicator's device has passed what is in it now. Throws Error(invalid).
+std::unique_ptr<StreamTask> make_marker(std::shared_ptr<Communicator> communicator, Stream stream);
 
 }  // namespace collectives::nccl

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "cuda/device.hpp"
 
 namespace collectives::nccl {
 
@@ -21,8 +22,8 @@ constexpr auto calls_return = 5s;
 
 }  // namespace
 
-Communicator::Communicator(const Library& library, const UniqueId& id, const Member& member, int max_ctas,
-                           const Patience& patience)
+Communicator::Communicator(const Library& library, const UniqueId& id, const Member& member,
+                           const Blocks& blocks, const Patience& patience)
     : library_(library),
       member_(member),
       context_(cuda::PrimaryContext::of(member.device)),
@@ -32,7 +33,9 @@ Communicator::Communicator(const Library& library, const UniqueId& id, const Mem
     Config config;
     config.blocking = 0;
     config.split_share = 0;  // so that the first communicator can be freed without the second
-    if (max_ctas > 0) config.max_ctas = max_ctas;
+    if (blocks.least > 0) config.min_ctas = blocks.least;
+    if (blocks.most > 0) config.max_ctas = blocks.most;
+    const std::size_t free_before = cuda::free_memory();
     Handle first = nullptr;
     try {
         const Result started = api.init_rank(&first, member.size, id, member.rank, &config);
@@ -48,6 +51,20 @@ Communicator::Communicator(const Library& library, const UniqueId& id, const Mem
     }
     // Nothing runs on the first one, and it takes as much memory as the second.
     if (handle_ != first) api.abort(first);
+    const std::size_t free_after = cuda::free_memory();
+    taken_ = free_before > free_after ? free_before - free_after : 0;
+}
+
+std::uint64_t Communicator::memory() {
+    const std::lock_guard lock(mutex_);
+    if (handle_ == nullptr || ending_) return 0;
+    std::uint64_t counted = 0;
+    const Api& api = library_.api();
+    // A communicator that a call is using, or that does not block, must not be asked.
+    const bool may_ask = inside_ == 0 && api.revoke != nullptr;
+    const bool counts = may_ask && api.memory_stats != nullptr &&
+                        api.memory_stats(handle_, memory_total, &counted) == success && counted > 0;
+    return counts ? counted : taken_;
 }
 
 Handle Communicator::blocking_twin(Handle first, Config config, const Patience& patience) const {

@@ -5,6 +5,7 @@
 // return before it frees what they use, if this NCCL can do so.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -28,11 +29,17 @@ class Communicator final : public StreamEngine {
         int rank = 0;
         int size = 1;
         int device = 0;
+        int capability = 0;  // of the oldest device of all ranks, 90 for 9.0
     };
 
-    // All ranks create it together, with the `id` of one of them. Throws Error. `max_ctas`: the number of
-    // thread blocks that NCCL may use, 0 for its own choice.
-    Communicator(const Library& library, const UniqueId& id, const Member& member, int max_ctas,
+    // How many thread blocks NCCL uses for an operation; 0 for its own choice. Memory grows with them.
+    struct Blocks {
+        int least = 0;
+        int most = 0;
+    };
+
+    // All ranks create it together, with the `id` of one of them. Throws Error.
+    Communicator(const Library& library, const UniqueId& id, const Member& member, const Blocks& blocks,
                  const Patience& patience);
     ~Communicator() override { close(); }
 
@@ -40,6 +47,17 @@ class Communicator final : public StreamEngine {
     std::optional<std::string> failure() override;
     void abort() noexcept override;
     void close() noexcept override;
+
+    // Those who use it: with the last one that leaves it, it is closed.
+    void join() { users_.fetch_add(1); }
+    void leave_it() noexcept {
+        if (users_.fetch_sub(1) == 1) close();
+    }
+    // Whether it was aborted or closed.
+    bool is_over() {
+        const std::lock_guard lock(mutex_);
+        return ending_;
+    }
 
     // Call a function of NCCL, which gets the handle. Throws Error, Error(aborted) after `abort`.
     using Function = std::function<Result(const Api&, Handle)>;
@@ -49,6 +67,10 @@ class Communicator final : public StreamEngine {
     // A signal for an operation of this communicator. Throws Error(aborted) once it was ended.
     cuda::Signal take_signal();
     const Member& member() const { return member_; }
+    int version() const { return library_.version(); }
+    // Bytes of the device's memory that it holds: as NCCL counts them, or, where this NCCL does not, what
+    // became less on the device while it was made. 0 once it is closed.
+    std::uint64_t memory();
 
   private:
     // Wait until the state of a communicator that does not block is known.
@@ -64,10 +86,12 @@ class Communicator final : public StreamEngine {
     std::shared_ptr<const cuda::PrimaryContext> context_;
     std::shared_ptr<cuda::Signals> signals_;  // null once the communicator was ended
 
+    std::atomic<int> users_{0};
     std::mutex mutex_;
     std::condition_variable changed_;
     Handle handle_ = nullptr;  // null once it is freed
     int inside_ = 0;           // calls inside NCCL
+    std::uint64_t taken_ = 0;  // bytes, while it was made
     bool ending_ = false;      // no further calls
 };
 

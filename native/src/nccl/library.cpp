@@ -24,12 +24,10 @@ const char* cure_for(Result result) {
             return "set NCCL_DEBUG=WARN to see which call of CUDA failed";
         case system_error:
             return "set NCCL_DEBUG=WARN; in a container, /dev/shm may be too small, or NCCL_SOCKET_IFNAME "
-                   "may name "
-                   "an interface that is not there";
+                   "may name an interface that is not there";
         case invalid_usage:
             return "ranks may use the same device, which NCCL refuses unless NCCL_MULTI_RANK_GPU_ENABLE=1 "
-                   "(2.32 and "
-                   "later)";
+                   "(2.32 and later)";
         case remote_error:
             return "another rank has failed, or the network between them";
         default:
@@ -66,8 +64,8 @@ const Library& Library::load(const std::string& path) {
             throw Error(ErrorKind::config_mismatch, "NCCL is to be " + wanted +
                                                         ", but this process has loaded " + other +
                                                         ": two of them in one process may call each other's "
-                                                        "functions. Unset COLLECTIVES_NCCL, or "
-                                                        "let it name the loaded one");
+                                                        "functions. Unset COLLECTIVES_NCCL, or let it name "
+                                                        "the loaded one");
         }
         one.reset(new Library(wanted));
     }
@@ -81,8 +79,8 @@ Library::Library(const std::string& path) : path_(path) {
     const auto refuse = [&](const std::string& text) {
         throw Error(ErrorKind::transport_unavailable,
                     path + " " + text +
-                        "; install nvidia-nccl-cu12 or -cu13 for your driver, or "
-                        "name another file in COLLECTIVES_NCCL");
+                        "; install nvidia-nccl-cu12 or -cu13 for your driver, or name another file in "
+                        "COLLECTIVES_NCCL");
     };
     api_.get_version = reinterpret_cast<decltype(api_.get_version)>(object.symbol("ncclGetVersion"));
     if (api_.get_version == nullptr) refuse("is no libnccl: it lacks ncclGetVersion");

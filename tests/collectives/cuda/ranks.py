@@ -28,6 +28,7 @@ def run(
     environment: Mapping[str, str],
     size: int = 2,
     each: Mapping[int, Mapping[str, str]] | None = None,
+    worker: Path = WORKER,
 ) -> list[Ended]:
     """Run a case of the worker on `size` ranks, to its end. `each`: more variables, by rank.
 
@@ -49,7 +50,7 @@ def run(
         for rank, output in enumerate(outputs):
             own = {"COLLECTIVES_RANK": str(rank), **((each or {}).get(rank, {}))}
             with output.open("w") as file:
-                command = [sys.executable, str(WORKER), case]
+                command = [sys.executable, str(worker), case]
                 ranks.append(subprocess.Popen(command, env={**common, **own}, stdout=file, stderr=file))
         until = time.monotonic() + LIMIT
         for one in ranks:

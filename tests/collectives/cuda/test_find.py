@@ -102,7 +102,10 @@ def gpus(**environment: str) -> dict[str, Any]:
 
 def test_doctor_reports_what_is_there(stand_in: StandIn, tmp_path: Path) -> None:
     packages = wheel(tmp_path, stand_in.nccl)
-    found = gpus(FIRST=str(packages), LD_LIBRARY_PATH=str(stand_in.folder), STAND_IN_DEVICES="2")
+    nvrtc = str(stand_in.folder / "libnvrtc.so.12")
+    found = gpus(
+        FIRST=str(packages), LD_LIBRARY_PATH=str(stand_in.folder), STAND_IN_DEVICES="2", COLLECTIVES_NVRTC=nvrtc
+    )
     assert found["driver"] == f"{stand_in.folder / 'libcuda.so.1'}, for CUDA up to 13.0"
     assert found["devices"][1] == "1: stand-in 1, compute capability 9.0, 4 multiprocessors"
     assert found["NCCL"].startswith("2.32.3, ") and "nvidia-nccl-cu12 2.32.3" in found["NCCL"]

@@ -6,22 +6,31 @@ Nothing here has to do with a device: the stand-ins work on host memory.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.collectives.cuda.ranks import run, succeed
-from tests.stand_in.build import StandIn, build_nccl
+from tests.stand_in.build import StandIn, build_nccl, older_nccl
+
+UNLED: Final = {"COLLECTIVES_NVRTC": "/no/such/file"}  # no rank leads
 
 
 @pytest.mark.parametrize(
     "case",
     [
         *("results", "ops", "sizes", "order", "plans", "groups", "explained", "deterministic", "bad_input"),
-        *("captured_first", "shared_device"),
+        *("captured_first", "uneven", "messages", "many", "captured", "replayed_alone", "held"),
+        "narrow",
     ],
 )
 def test_calls(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run(case, tmp_path, stand_in.environment(tmp_path)))
+
+
+def test_ranks_that_share_a_device_without_nvrtc(stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), **UNLED}
+    succeed(run("shared_device", tmp_path, environment))
 
 
 @pytest.mark.parametrize("case", ["late", "never_first", "different", "different_unseen", "different_memory", "closed"])
@@ -74,6 +83,10 @@ def test_a_rank_that_cannot_use_nccl(variables: dict[str, str], stand_in: StandI
     succeed(run("refused", tmp_path, environment, each={1: variables}))
 
 
+def test_a_device_whose_memory_is_full(stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("full", tmp_path, stand_in.environment(tmp_path), each={1: {"STAND_IN_MOST_MIB": "0"}}))
+
+
 def test_nccl_alone_needs_it_on_all_ranks(stand_in: StandIn, tmp_path: Path) -> None:
     """Rank 0, which has NCCL, waits for rank 1, which does not join."""
     environment = {**stand_in.environment(tmp_path), "WHY": "cannot be used"}
@@ -89,9 +102,49 @@ def test_versions_that_differ(case: str, stand_in: StandIn, tmp_path: Path) -> N
     succeed(ended)
 
 
-@pytest.mark.parametrize("case", ["results", "late", "killed_before_first_call"])
+@pytest.mark.parametrize("version", [22303])
+def test_8_bit_floats_need_a_newer_version(version: int, stand_in: StandIn, tmp_path: Path) -> None:
+    environment = stand_in.environment(tmp_path, older_nccl(stand_in, version))
+    succeed(run("narrow_refused", tmp_path, environment))
+
+
+def test_parts_of_different_lengths_where_nccl_cannot_be_used(stand_in: StandIn, tmp_path: Path) -> None:
+    environment = stand_in.environment(tmp_path)
+    succeed(run("uneven_on_the_host", tmp_path, environment, each={1: {"COLLECTIVES_NCCL": "/no/such/file"}}))
+
+
+@pytest.mark.parametrize(
+    ("variables", "blocks"),
+    [
+        ({}, 64),
+        ({"COLLECTIVES_NCCL_MAX_CTAS": "8"}, 8),
+        ({"COLLECTIVES_NCCL_SHARE": "1"}, 64),
+        # Both ranks on one device, which has 4 multiprocessors
+        ({"WORKER_DEVICE": "0", "NCCL_MULTI_RANK_GPU_ENABLE": "1", **UNLED}, 2),
+    ],
+    ids=["as NCCL wants", "bounded", "one for all", "one device"],
+)
+def test_memory_is_bounded(variables: dict[str, str], blocks: int, stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), **variables, "BLOCKS": str(blocks)}
+    succeed(run("limited", tmp_path, environment))
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({"COLLECTIVES_NCCL_MAX_CTAS": "many"}, "COLLECTIVES_NCCL_MAX_CTAS is 'many'"),
+        ({"COLLECTIVES_NCCL_MAX_CTAS": "4"}, "different values of COLLECTIVES_NCCL_MIN_CTAS"),
+        ({"COLLECTIVES_NCCL_MIN_CTAS": "9", "COLLECTIVES_NCCL_MAX_CTAS": "4"}, "more than"),
+    ],
+    ids=["no number", "ranks that differ", "more than most"],
+)
+def test_wrong_bounds(variables: dict[str, str], why: str, stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), "WHY": why}
+    succeed(run("refused", tmp_path, environment, each={1: variables}))
+
+
+@pytest.mark.parametrize("case", ["results", "uneven", "many", "captured", "late", "killed_before_first_call"])
 def test_the_oldest_version(case: str, stand_in: StandIn, tmp_path: Path) -> None:
-    """It has neither revoke nor a native alltoall."""
-    old = build_nccl(stand_in.folder, tmp_path / "old" / "libnccl.so.2", "STAND_IN_VERSION=21800", "STAND_IN_OLD")
-    ended = run(case, tmp_path, stand_in.environment(tmp_path, old))
+    """It has neither revoke nor a native alltoall, and its calls do not block."""
+    ended = run(case, tmp_path, stand_in.environment(tmp_path, older_nccl(stand_in, 21800)))
     succeed(ended, but=1 if case.startswith("killed") else None)

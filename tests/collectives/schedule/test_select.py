@@ -55,7 +55,7 @@ def test_arrays_on_a_device_have_rows_of_their_own(collective: str) -> None:
         return found.algorithm
 
     assert chosen("staging") == "staging"
-    by_nccl = collective not in ("scatter", "scan", "exscan")
+    by_nccl = collective not in ("scan", "exscan")
     assert chosen("nccl staging") == ("nccl" if by_nccl else "staging")
 
 

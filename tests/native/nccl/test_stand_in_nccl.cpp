@@ -25,10 +25,13 @@ nccl::UniqueId new_id() {
 
 void patient() {}
 
+constexpr int newest = nccl::version(2, 32);
+constexpr int hopper = 90;
+
 std::shared_ptr<nccl::Communicator> member(const nccl::UniqueId& id, int rank, int size, int device,
                                            const nccl::Patience& patience = patient) {
     return std::make_shared<nccl::Communicator>(library(), id, nccl::Communicator::Member{rank, size, device},
-                                                0, patience);
+                                                nccl::Communicator::Blocks{}, patience);
 }
 
 // Runs `body` on as many threads as there are ranks.
@@ -55,15 +58,9 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 nccl::Arguments arguments(nccl::Kind kind, const DeviceFloats& in, const DeviceFloats& out,
                           std::uint64_t count, Op op = Op::sum) {
-    nccl::Arguments a;
-    a.kind = kind;
-    a.in = in.address();
-    a.out = out.address();
-    a.count = count;
-    a.unit = sizeof(float);
-    CHECK(nccl::why_not_reduced(DType::float32, op, a.elements) == nullptr);
-    a.stream = cuda::legacy_stream;
-    return a;
+    nccl::Piece piece{kind, in.address(), out.address(), count, sizeof(float), {}, 0};
+    CHECK(nccl::why_not_reduced("float32", op, newest, hopper, piece.elements).empty());
+    return {{piece}, cuda::legacy_stream, std::nullopt};
 }
 
 using Floats = std::vector<float>;
@@ -81,17 +78,24 @@ TEST_CASE("a library that is none, or not there, is refused with the reason") {
 
 TEST_CASE("dtypes and ops that NCCL lacks have a reason") {
     nccl::Elements elements;
-    CHECK(nccl::why_not_reduced(DType::complex64, Op::sum, elements) == nullptr);
+    const auto why = [&](std::string_view dtype, Op op, int version = newest, int capability = hopper) {
+        return nccl::why_not_reduced(dtype, op, version, capability, elements);
+    };
+    CHECK(why("complex64", Op::sum) == "");
     CHECK(elements.type == nccl::type_float32);
     CHECK(elements.each == 2);
-    CHECK(nccl::why_not_reduced(DType::boolean, Op::sum, elements) == nullptr);
+    CHECK(why("bool", Op::sum) == "");
     CHECK(elements.op == nccl::op_max);
-    CHECK(nccl::why_not_reduced(DType::bfloat16, Op::avg, elements) == nullptr);
+    CHECK(why("bfloat16", Op::avg) == "");
     CHECK(elements.op == nccl::op_avg);
-    for (const auto& [dtype, op] : {std::pair(DType::int16, Op::sum), std::pair(DType::complex64, Op::prod),
-                                    std::pair(DType::int32, Op::avg), std::pair(DType::int32, Op::bxor),
-                                    std::pair(DType::boolean, Op::lxor)}) {
-        CHECK(nccl::why_not_reduced(dtype, op, elements) != nullptr);
+    CHECK(why("float8_e5m2", Op::sum) == "");
+    CHECK(elements.type == nccl::type_float8_e5m2);
+    CHECK(has(why("float8_e5m2", Op::sum, nccl::version(2, 23)), "from 2.24.0 on"));
+    CHECK(has(why("float8_e4m3fn", Op::sum, newest, 89), "compute capability 9.0"));
+    for (const auto& [dtype, op] :
+         {std::pair("int16", Op::sum), std::pair("complex64", Op::prod), std::pair("int32", Op::avg),
+          std::pair("int32", Op::bxor), std::pair("bool", Op::lxor)}) {
+        CHECK(why(dtype, op) != "");
     }
 }
 
@@ -106,7 +110,7 @@ TEST_CASE("all collectives give every rank its result") {
             const DeviceFloats from(in);
             const DeviceFloats to(Floats(out, -1));
             nccl::Arguments a = arguments(kind, from, to, count, op);
-            a.root = root;
+            a.pieces[0].peer = root;
             const auto task = nccl::make_task(comm, a);
             task->issue();
             wait_for(*task);

@@ -47,8 +47,23 @@ class Stream:
     def destroy(self) -> None:
         driver.destroy_stream(self.ptr)
 
-    def capture(self, on: bool) -> None:
-        driver.capture(self.ptr, on)
+    def begin_capture(self) -> None:
+        driver.capture(self.ptr, True)
+
+    def end_capture(self) -> Graph:
+        driver.capture(self.ptr, False)
+        return Graph(self)
+
+
+class Graph:
+    """What a stream has captured last; the stand-in launches it in the same stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def launch(self, stream: Stream) -> None:
+        assert stream.ptr == self._stream.ptr
+        driver.launch(stream.ptr)
 
 
 class Gate:

@@ -16,7 +16,8 @@ def _function(name: str, *arguments: type) -> ctypes._CFuncPtr:  # type: ignore[
 
 
 _U64, _OUT = ctypes.c_uint64, ctypes.c_void_p
-_alloc = _function("cuMemAlloc", _OUT, ctypes.c_size_t)
+KINDS = ("handle", "descriptor", "none")  # how memory can be exported to other processes
+kind = KINDS[0]  # of the memory that is allocated next
 _free = _function("cuMemFree", _U64)
 _retain = _function("cuDevicePrimaryCtxRetain", _OUT, ctypes.c_int)
 _push = _function("cuCtxPushCurrent", ctypes.c_void_p)
@@ -52,7 +53,7 @@ def current_device() -> int:
 def alloc(nbytes: int) -> int:
     current_device()
     address = _U64()
-    _check(_alloc(ctypes.byref(address), nbytes))
+    _check(_library.stand_in_allocate(ctypes.byref(address), ctypes.c_size_t(nbytes), KINDS.index(kind)))
     return address.value
 
 
@@ -79,6 +80,10 @@ def synchronize(stream: int) -> None:
 
 def capture(stream: int, on: bool) -> None:
     _check(_library.stand_in_capture(ctypes.c_void_p(stream), int(on)))
+
+
+def launch(stream: int) -> None:
+    _check(_library.stand_in_launch(ctypes.c_void_p(stream)))
 
 
 def wait_value(stream: int, address: int, value: int) -> None:

@@ -1,0 +1,301 @@
+"""Calls on arrays in CUDA memory that the leader form runs: one rank's kernel reads and writes the arrays of all ranks.
+
+Invariant: whether such a call is led depends only on data that all ranks have, so all ranks choose the same. Arguments
+are checked before anything is issued. Nothing here waits for a device.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from collectives.arrays import cuda
+from collectives.arrays.array import check_rank
+from collectives.arrays.cuda import CudaArray
+from collectives.arrays.dtypes import name_of, reduced_name
+from collectives.calls.external import ARGUMENTS
+from collectives.calls.issued import Issued
+from collectives.calls.moves import Calls, Deadline
+from collectives.calls.streamed import ENGINE as NCCL
+from collectives.calls.streamed import StreamCalls
+from collectives.calls.targets import ROWS, reduced, target
+from collectives.calls.work import Waiter, Work
+from collectives.native import _engine
+from collectives.native.errors import CollectiveError, TransportUnavailable
+from collectives.native.spelling import hint
+from collectives.schedule.select import Choice, select
+
+ENGINE: Final = "leader"
+
+# The calls that can be led. Scatter is not among them: only its root knows the shape.
+_CALLS: Final = ARGUMENTS.keys() - {"scan", "exscan"}
+_SCATTERS: Final = ("scatter", "scatterv")
+
+
+class Compared(NamedTuple):
+    """What ranks learned about their devices: whether some share one, and why no rank can lead ("" if one can)."""
+
+    shared: bool
+    against: str
+
+
+class Form(Protocol):
+    """Forms the engine, together with all other ranks. Both methods also raise the errors of a communicator's calls."""
+
+    def compare(self, device: int, wrong: Exception | None, deadline: Deadline) -> Compared:
+        """Compare the ranks' devices. `wrong`: the error of this rank's call, raised here; others raise Aborted."""
+
+    def form(self, device: int, deadline: Deadline) -> tuple[_engine.LeaderMember | None, str]:
+        """The engine; or None and the reason, the same on every rank."""
+
+
+class LeaderCalls:
+    """The calls of one communicator that the leader form may run."""
+
+    def __init__(self, calls: Calls, without: str, alone: bool, form: Form, nccl: StreamCalls | None) -> None:
+        """`without`: why no rank leads, "" if one may. `alone`: no other engine may run. `nccl`: the calls by NCCL."""
+        self._calls: Final = calls
+        self._without = without
+        self.alone: Final = alone
+        self._form: Final = form
+        self._nccl: Final = nccl
+        self._shared: bool | None = None  # whether ranks share a device, once that is known
+        self._member: _engine.LeaderMember | None = None
+        self._device: int | None = None  # of the engine, once it is formed
+        self._issued: Final = Issued()
+        if not without and calls.size > _engine.LEADER_MOST_RANKS:
+            self._without = f"{calls.size} ranks are more than the {_engine.LEADER_MOST_RANKS} that a kernel is told of"
+
+    @property
+    def device(self) -> int | None:
+        """The device of the engine; None before the first call that needs it."""
+        return self._device
+
+    @property
+    def compared(self) -> bool:
+        """Whether all ranks have compared their devices, so that each has its arrays on one."""
+        return self._shared is not None
+
+    def choose(self, name: str, nbytes: int, dtype: str, op: str) -> tuple[Choice | None, str]:
+        """The row of the table that chooses for arrays in CUDA memory, and why no rank leads ("" if one does)."""
+        against = self._without or self._against(name, dtype, op)
+        prepare = self._calls.prepare
+        if prepare.table.in_order:
+            return None, against or "deterministic=True fixes the order of operands, which only this library keeps"
+
+        def usable(algorithm: str) -> bool:
+            if algorithm == NCCL:
+                return self._nccl is not None and not self._nccl.choose(name, nbytes, dtype, op)[1]
+            return not against if algorithm == ENGINE else True
+
+        situation = replace(prepare.situation, shared_device=bool(self._shared))
+        try:
+            choice = select(name, nbytes, situation, usable, prepare.table, "cuda")
+        except LookupError:
+            return None, against or "no row of the table is for it"
+        if choice.algorithm == ENGINE:
+            return choice, ""
+        return choice, against or f"the table chooses {choice.algorithm}"
+
+    def prepare(
+        self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
+    ) -> LeaderCall | None:
+        """The call, ready to be issued, if it is led; None if another engine runs it, or a copy in host memory.
+
+        Raises TypeError or ValueError for invalid arguments, TransportUnavailable if only this engine may run and
+        cannot.
+        """
+        if self.alone and name in _SCATTERS:  # only the root has an array, and the others would wait for it
+            self._check_elsewhere(f"it does not run {name}", stream)
+        if not cuda.on_cuda(x):
+            self._refuse_host(name, out, stream)
+            return None
+        if name not in _CALLS:
+            self._check_elsewhere(f"it does not run {name}", stream)
+            return None
+        op, root = (args[place] if place >= 0 else None for place in ARGUMENTS[name])
+        if op is not None and not isinstance(op, str):
+            self._check_elsewhere("op is a function", stream)
+            return None
+        at = -1 if root is None or root == -1 else check_rank(root, self._calls.size, "root")
+        writes_x = name == "broadcast" and at != self._calls.rank
+        array = cuda.writing(x, "x", moved=True) if writes_x else reduced(x) if op else cuda.reading(x, moved=True)
+        dtype = name_of(array.dtype)
+        algorithm = args[-1]
+        is_named = isinstance(algorithm, str) and algorithm == ENGINE
+        if not is_named and algorithm != "auto":
+            self._check_elsewhere(f"algorithm={algorithm!r} was asked for", stream)
+            return None
+        against = self._without or self._against(name, dtype, op or "")
+        if against or (self._calls.prepare.table.in_order and not is_named):
+            against = against or "deterministic=True fixes the order of operands, which only this library keeps"
+            self._check_elsewhere(against, stream, is_named)
+            return None
+        if out is not None and not cuda.on_cuda(out):
+            raise ValueError("x is on a CUDA device and out is in host memory: give out on the same device")
+        deadline = self._calls.limit(timeout)
+        handle = array.stream if stream is None else cuda.handle_of(stream)
+        if self._shared is None:
+            self._compare(array.device, handle, deadline)
+        if is_named:
+            against = self._without
+        else:
+            choice, against = self.choose(name, array.nbytes, dtype, op or "")
+            if choice is None or choice.algorithm != ENGINE:
+                self._check_elsewhere(against, stream)
+                return None
+        if self._calls.outside is not None:
+            raise ValueError("calls on a CUDA device cannot be in a group() block: make them before or after it")
+        made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
+        against = against or self._formed(array.device, deadline)
+        if against:
+            self._check_elsewhere(against, stream, is_named)
+            return None
+        return self._call(name, array, made, op or "", at, handle, deadline)
+
+    def _refuse_host(self, name: str, out: Any, stream: Any) -> None:
+        if self.alone and name in _CALLS:
+            raise TypeError(
+                f'x is in host memory, but this communicator was made with transport="{ENGINE}": give an array on a '
+                'CUDA device, or make the communicator with transport="auto"'
+            )
+        if self._nccl is not None:  # which refuses the rest
+            return
+        if stream is not None:
+            raise ValueError("stream is given, but x is not on a CUDA device")
+        if out is not None and cuda.on_cuda(out) and not self._without:
+            raise ValueError("out is on a CUDA device and x is in host memory: give x on the same device")
+
+    def _check_elsewhere(self, reason: str, stream: Any, is_named: bool = False) -> None:
+        """Raise if no other engine may run the call, which this one does not run for `reason`.
+
+        `is_named`: the call names this engine as its algorithm.
+        """
+        if is_named:
+            raise ValueError(f"algorithm={ENGINE!r} cannot run this call: {reason}")
+        if self.alone:
+            raise TransportUnavailable(
+                f'transport="{ENGINE}" cannot run this call on rank {self._calls.rank}: {reason}'
+            )
+        if self._nccl is None and stream is not None:
+            raise ValueError(f"stream is given, but the call runs on a copy in host memory: {reason}")
+
+    def _compare(self, device: int, stream: int, deadline: Deadline) -> None:
+        wrong: Exception | None = None
+        try:
+            _engine.check_cuda_stream(stream, device)
+        except (CollectiveError, ValueError) as error:
+            wrong = error
+        compared = self._form.compare(device, wrong, deadline)
+        self._shared = compared.shared
+        self._without = compared.against
+
+    def _formed(self, device: int, deadline: Deadline) -> str:
+        if self._member is None:
+            self._member, self._without = self._form.form(device, deadline)
+            self._device = None if self._member is None else device
+        elif self._device != device:
+            raise ValueError(
+                f"x is on device {device}, but rank {self._calls.rank} of this communicator uses device "
+                f"{self._device}: one communicator has one device on each rank (comm.dup() gives another)"
+            )
+        return self._without
+
+    def _against(self, name: str, dtype: str, op: str) -> str:
+        """Why such a call is not led, "" if it is. TypeError or ValueError if no engine runs it."""
+        if name not in _CALLS:
+            return f"it does not run {name}"
+        code = _engine.OPS.get(op) if op else None
+        if op and code is None:
+            raise ValueError(f"unknown op {op!r}{hint(op, _engine.OPS)}; there are {', '.join(_engine.OPS)}")
+        known = _engine.DTYPES.get(dtype)
+        if code is not None and known is None:
+            return f"it does not reduce {dtype}"
+        if code is not None and known is not None and not _engine.supports(known, code):
+            raise TypeError(f"op {op!r} has no meaning for dtype {dtype}")
+        return ""
+
+    def _call(
+        self, name: str, x: CudaArray, out: CudaArray | None, op: str, root: int, stream: int, deadline: Deadline
+    ) -> LeaderCall:
+        assert self._member is not None
+        dtype = reduced_name(x.dtype) or "uint8"
+        operation = self._calls.prepare.agreement(
+            name, dtype, op, max(root, 0), zlib.crc32(f"{ENGINE} {x.dtype}".encode()), x.size
+        )
+        native = self._member.prepare(
+            operation,
+            name,
+            x.address,
+            0 if out is None else out.address,
+            x.size // self._calls.size if name in ROWS else x.size,
+            _engine.DTYPES[dtype],
+            x.dtype.itemsize,
+            _engine.OPS[op or "sum"],
+            max(root, 0),
+            stream,
+            x.stream if x.stream != stream else None,
+        )
+        return LeaderCall(self, native, x, out, stream, deadline)
+
+    def connect(self, device: int, deadline: Deadline) -> bool:
+        """Do what the first call would do before it is issued; whether a leader runs calls, not NCCL.
+
+        Waits for the other ranks.
+        """
+        if self._shared is None and not self._without:
+            self._compare(device, cuda.LEGACY, deadline)
+        leads = not self._without and (self._shared or self._nccl is None)
+        return leads and not self._formed(device, deadline)
+
+    def issue(self, call: LeaderCall, seconds: float) -> _engine.StreamTicket:
+        """Issue a prepared call, which takes at most `seconds`."""
+        assert self._member is not None
+        if call.out is not None:
+            cuda.begin_write(call.out)
+        ticket = self._member.issue(call.native, seconds)
+        self._issued.add(call.stream, ticket)
+        return ticket
+
+    def synchronize(self, stream: Any, deadline: Deadline | None) -> None:
+        """Wait on the host for what was issued, in `stream` only if it is given; raises its first error."""
+        wanted = None if stream is None else cuda.handle_of(stream)
+        self._issued.wait(wanted, deadline)
+
+    def close(self) -> None:
+        """Forget what was issued; called when the communicator is closed, which has ended all of it."""
+        self._issued.clear()
+
+    @property
+    def unfinished(self) -> int:
+        """How many of the issued operations are not complete."""
+        return self._issued.unfinished
+
+
+class LeaderCall(NamedTuple):
+    """A call on CUDA memory with checked arguments, which can be issued several times. Implements `Ready`."""
+
+    calls: LeaderCalls
+    native: _engine.LeaderCall
+    x: CudaArray
+    out: CudaArray | None
+    stream: int
+    deadline: Deadline
+
+    @property
+    def result(self) -> Any:
+        return None if self.out is None else self.out.origin
+
+    @property
+    def seconds(self) -> float:
+        return self.deadline.left
+
+    def run(self, group: _engine.Group, seconds: float) -> Any:
+        self.calls.issue(self, seconds)
+        return self.result
+
+    def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
+        deliver: Callable[[], Any] = lambda: self.result  # noqa: E731  # it keeps the arrays
+        return Work(self.calls.issue(self, seconds), deliver, waiter, owner)

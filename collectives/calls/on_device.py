@@ -1,0 +1,368 @@
+"""Turns the arguments of calls on arrays in CUDA memory into operations of NCCL: a method for each kind of call.
+
+Invariant: arguments are checked before anything is issued. A call that NCCL does not run is left to the methods for
+host memory, on all ranks alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from collectives.arrays import cuda
+from collectives.arrays.array import check_counts, check_rank
+from collectives.arrays.array import reading as reading_host
+from collectives.arrays.array import with_rows as host_rows
+from collectives.arrays.cuda import CudaArray
+from collectives.arrays.dtypes import name_of
+from collectives.calls import pieces
+from collectives.calls.call import Ready
+from collectives.calls.external import ARGUMENTS
+from collectives.calls.moves import Calls, Deadline
+from collectives.calls.pieces import Piece
+from collectives.calls.status import Status
+from collectives.calls.streamed import COLLECTIVES, ENGINE, StreamCall, StreamCalls
+from collectives.calls.targets import output, overlap, reduced, target
+from collectives.native import _engine
+
+_SCATTERS: Final = ("scatter", "scatterv")
+_MESSAGES: Final = ("send", "recv", "sendrecv")
+
+
+class DeviceCalls:
+    """Prepares the calls of one communicator on arrays in CUDA memory."""
+
+    def __init__(self, streams: StreamCalls, calls: Calls) -> None:
+        self._streams: Final = streams
+        self._calls: Final = calls
+        self._uneven: Final[dict[str, Callable[..., StreamCall | None]]] = {
+            "allgatherv": self._allgatherv,
+            "gatherv": self._gatherv,
+            "alltoallv": self._alltoallv,
+            "reduce_scatterv": self._reduce_scatterv,
+        }
+
+    @property
+    def alone(self) -> bool:
+        """Whether NCCL is the only engine that may run, so that arrays in host memory are refused."""
+        return self._streams.alone
+
+    def prepare(
+        self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
+    ) -> Ready | None:
+        """The call, ready to be issued, if NCCL runs it; None if it runs on host memory.
+
+        Raises TypeError or ValueError for invalid arguments, TransportUnavailable if only NCCL may run and cannot.
+        """
+        if name in _SCATTERS:  # only the root has an array
+            return self._scatter(name, x, timeout, args, stream)
+        if name == "sendrecv" and cuda.on_cuda(x) != cuda.on_cuda(out):
+            raise ValueError("x and out are in different memory: give both on the device, or both in host memory")
+        if not cuda.on_cuda(x):
+            self._refuse_host(name, out, stream)
+            return None
+        if out is not None and not cuda.on_cuda(out):
+            raise ValueError("x is on a CUDA device and out is in host memory: give out on the same device")
+        if name in _MESSAGES:
+            return self._message(name, x, out, timeout, args, stream)
+        if name in self._uneven:
+            return self._uneven[name](x, out, timeout, *args, stream=stream)
+        if name not in COLLECTIVES:
+            self._streams.check_staged(f"NCCL does not run {name}", stream)
+            return None
+        return self._collective(name, x, out, timeout, args, stream)
+
+    def many(
+        self, arrays: Sequence[Any], out: Any, timeout: float | None, op: Any, algorithm: object, stream: Any
+    ) -> StreamCall | None:
+        """An allreduce of each array, in one operation; None if it runs on host memory."""
+        deadline = self._calls.limit(timeout)
+        inputs = [reduced(x, f"array {i} of the list") for i, x in enumerate(arrays)]
+        self._check_devices(inputs)
+        nbytes = sum(x.nbytes for x in inputs)
+        if not all(self._streams.decide("allreduce", nbytes, x.dtype, op, algorithm, stream) for x in inputs):
+            return None
+        given = list(arrays) if out is None else list(out)
+        if len(given) != len(inputs):
+            raise ValueError(f"out has {len(given)} arrays, but there are {len(inputs)} to reduce")
+        self._refuse_block()
+        handle = inputs[0].stream if stream is None else cuda.handle_of(stream)
+        outputs = []
+        for i, (x, y) in enumerate(zip(inputs, given, strict=True)):
+            try:
+                outputs.append(output("allreduce", x, None if out is None else y, x.shape, handle))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"array {i} of the list: {error}") from None
+        pairs = list(zip(inputs, outputs, strict=True))
+        _check_apart(pairs)
+        if self._staged(inputs[0], handle, stream, deadline):
+            return None
+        for x in inputs:  # now NCCL's version is known
+            self._streams.decide("allreduce", nbytes, x.dtype, op, algorithm, stream)
+        form = [(x.shape, name_of(x.dtype)) for x in inputs]
+        operation = self._streams.agreement("allreduce", inputs[0].dtype, op, 0, 0, f"many {form}")
+        return self._streams.call(
+            pieces.many(pairs, op),
+            [operation],
+            handle,
+            inputs[0].stream,
+            [y for _, y in pairs],
+            [y.origin for _, y in pairs],
+            inputs,
+            deadline,
+        )
+
+    # --- equal parts
+
+    def _collective(
+        self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
+    ) -> StreamCall | None:
+        op, root = (args[place] if place >= 0 else None for place in ARGUMENTS[name])
+        if op is not None and not isinstance(op, str):
+            self._streams.check_staged("op is a function", stream)
+            return None
+        at = -1 if root is None else check_rank(root, self._calls.size, "root")
+        writes_x = name == "broadcast" and at != self._calls.rank
+        array = cuda.writing(x, "x", moved=True) if writes_x else reduced(x) if op else cuda.reading(x, moved=True)
+        if not self._streams.decide(name, array.nbytes, array.dtype, op or "", args[-1], stream):
+            return None
+        self._refuse_block()
+        deadline = self._calls.limit(timeout)
+        handle = array.stream if stream is None else cuda.handle_of(stream)
+        made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
+        if self._staged(array, handle, stream, deadline):
+            return None
+        self._streams.decide(name, array.nbytes, array.dtype, op or "", args[-1], stream)  # now with NCCL's version
+        operation = self._streams.agreement(name, array.dtype, op or "", at, array.size)
+        planned = pieces.collective(name, array, made, self._calls.size, op or "", at)
+        return self._ready(planned, operation, array, made, handle, deadline)
+
+    # --- parts of different lengths
+
+    def _allgatherv(self, x: Any, _out: Any, timeout: float | None, algorithm: object, *, stream: Any) -> Any:
+        return self._gathered("allgather", x, timeout, -1, algorithm, stream)
+
+    def _gatherv(self, x: Any, _out: Any, timeout: float | None, root: Any, algorithm: object, *, stream: Any) -> Any:
+        return self._gathered("gather", x, timeout, check_rank(root, self._calls.size, "root"), algorithm, stream)
+
+    def _gathered(
+        self, name: str, x: Any, timeout: float | None, root: int, algorithm: object, stream: Any
+    ) -> StreamCall | None:
+        deadline = self._calls.limit(timeout)
+        array = _with_rows(cuda.reading(x, "x", moved=True), f"{name}v")
+        handle = self._handle(name, array, algorithm, stream, deadline)
+        if handle is None:
+            return None
+        rows = self._calls.rows_of_all(array, name, deadline)
+        receives = name == "allgather" or root == self._calls.rank
+        made = cuda.fresh(array, (sum(rows), *array.shape[1:]), handle) if receives else None
+        if name == "allgather":
+            assert made is not None
+            planned = pieces.allgatherv(array, made, rows, self._calls.rank)
+        else:
+            planned = pieces.gatherv(array, made, rows, root)
+        operation = self._streams.agreement(name, array.dtype, "", root, 0, f"rows {rows} {array.shape[1:]}")
+        return self._ready(planned, operation, array, made, handle, deadline)
+
+    def _alltoallv(
+        self, x: Any, _out: Any, timeout: float | None, counts: Any, algorithm: object, *, stream: Any
+    ) -> StreamCall | None:
+        deadline = self._calls.limit(timeout)
+        array = _with_rows(cuda.reading(x, "x", moved=True), "alltoallv")
+        leaving = check_counts(counts, self._calls.size, array.shape[0])
+        handle = self._handle("alltoall", array, algorithm, stream, deadline)
+        if handle is None:
+            return None
+        coming = self._calls.rows_for_me(array, leaving, deadline)
+        made = cuda.fresh(array, (sum(coming), *array.shape[1:]), handle)
+        planned = pieces.alltoallv(array, made, leaving.tolist(), coming)
+        operation = self._streams.agreement("alltoall", array.dtype, "", 0, 0, f"rows {array.shape[1:]}")
+        return self._ready(planned, operation, array, made, handle, deadline)
+
+    def _reduce_scatterv(
+        self, x: Any, out: Any, timeout: float | None, counts: Any, op: Any, algorithm: object, *, stream: Any
+    ) -> StreamCall | None:
+        if not isinstance(op, str):
+            self._streams.check_staged("op is a function", stream)
+            return None
+        deadline = self._calls.limit(timeout)
+        array = _with_rows(reduced(x), "reduce_scatterv")
+        rows = check_counts(counts, self._calls.size, array.shape[0]).tolist()
+        if not self._streams.decide("reduce_scatter", array.nbytes, array.dtype, op, algorithm, stream):
+            return None
+        self._refuse_block()
+        handle = array.stream if stream is None else cuda.handle_of(stream)
+        shape = (rows[self._calls.rank], *array.shape[1:])
+        made = output("reduce_scatterv", array, out, shape, handle)
+        if self._staged(array, handle, stream, deadline):
+            return None
+        self._streams.decide("reduce_scatter", array.nbytes, array.dtype, op, algorithm, stream)
+        planned = pieces.reduce_scatterv(array, made, rows, self._calls.rank, op)
+        operation = self._streams.agreement("reduce_scatter", array.dtype, op, 0, array.size, f"counts {rows}")
+        return self._ready(planned, operation, array, made, handle, deadline)
+
+    def _scatter(self, name: str, x: Any, timeout: float | None, args: tuple[Any, ...], stream: Any) -> Ready | None:
+        """The root tells the others shape, dtype and memory first, so a call waits on the host for the root."""
+        calls, streams = self._calls, self._streams
+        counts, root, algorithm = args if name == "scatterv" else (None, *args)
+        deadline = calls.limit(timeout)
+        root = check_rank(root, calls.size, "root")
+        if calls.outside is not None:
+            calls.outside()
+
+        def read() -> Any:
+            if cuda.on_cuda(x):
+                array = _with_rows(cuda.reading(x, "x", moved=True), name)
+                if streams.decide("scatter", array.nbytes, array.dtype, "", algorithm, stream):
+                    return array
+            else:
+                self._refuse_host("scatter", None, stream)
+            return host_rows(reading_host(x, moved=True), name)
+
+        header, inp = calls.scatter_header(name, read, counts, root, algorithm, deadline)
+        if not header.library:
+            return calls.scatter_data(header, name, inp, x, root, algorithm, deadline)
+        is_root = root == calls.rank
+        device = inp.device if is_root else _engine.current_cuda_device()
+        wrong: Exception | None = None
+        handle = cuda.LEGACY
+        if device is None:
+            wrong, device = ValueError(f"rank {calls.rank} uses no CUDA device yet: choose one before the call"), 0
+        else:
+            handle = cuda.current_stream(header.library, device) if stream is None else cuda.handle_of(stream)
+        against = streams.formed(device, handle, deadline, wrong)
+        if against:
+            streams.check_staged(against, stream)
+            host = host_rows(reading_host(x, moved=True), name) if is_root else None
+            return calls.scatter_data(header, name, host, x, root, algorithm, deadline)
+        row = (header.rows[calls.rank], *header.trailing) if name == "scatterv" else header.trailing
+        made = cuda.new(header.library, row, header.dtype, device, handle)
+        planned = pieces.scatterv(inp, made, header.rows, root)
+        operation = streams.agreement("scatter", header.dtype, "", root, 0, f"rows {header.rows} {header.trailing}")
+        producer = inp.stream if is_root else handle
+        return streams.call(planned, [operation], handle, producer, [made], made.origin, (inp, x), deadline)
+
+    # --- messages
+
+    def _message(
+        self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
+    ) -> StreamCall | None:
+        """Messages between two ranks, once NCCL's communicator exists: it is made by all ranks together."""
+        calls, streams = self._calls, self._streams
+        deadline = calls.limit(timeout)
+        status = args[-1] if name != "send" and isinstance(args[-1], Status) else None
+        if streams.device is None:
+            streams.check_staged(streams.without or "no communicator of NCCL exists: call comm.prepare() first", stream)
+            return None
+        self._refuse_block()
+        dest = source = None
+        if name != "recv":
+            dest = check_rank(args[0], calls.size, "dest")
+        if name != "send":
+            if args[name == "sendrecv"] is None:
+                raise ValueError("on a device, a message is received from a rank that is named: give source")
+            source = check_rank(args[name == "sendrecv"], calls.size, "source")
+        if calls.rank in (dest, source):
+            if name == "sendrecv" and dest != source:
+                raise ValueError("on a device, sendrecv with this rank itself needs it as both dest and source")
+            streams.check_staged("a message to this rank itself is copied in host memory", stream)
+            return None
+        into = None if source is None else cuda.writing(x if name == "recv" else out, "out", moved=True)
+        given = None if dest is None else cuda.reading(x, "x", moved=True)
+        one = given or into
+        assert one is not None
+        if given is not None and into is not None:
+            self._check_devices([given, into])
+            if overlap(given, into):
+                raise ValueError("x and out share memory, but sendrecv on a device does not work like that")
+        handle = one.stream if stream is None else cuda.handle_of(stream)
+        streams.formed(one.device, handle, deadline)  # raises for another device
+        operations, planned = [], list[Piece]()
+        if given is not None and dest is not None:
+            operations.append(calls.prepare.sending(dest, given.dtype, given.size))
+            planned += pieces.send(given, dest)
+        if into is not None and source is not None:
+            operations.append(calls.prepare.receiving(source, into.dtype, into.size))
+            planned += pieces.recv(into, source)
+        written = [] if into is None else [into]
+        result = None if into is None else into.origin
+        call = streams.call(planned, operations, handle, one.stream, written, result, (x, out), deadline)
+        if into is None:
+            return call
+        return call._replace(status=status, received=(source if source is not None else -1, into.size))
+
+    # --- common parts
+
+    def _handle(self, name: str, array: CudaArray, algorithm: object, stream: Any, deadline: Deadline) -> int | None:
+        """The stream of a call whose lengths differ; None if it runs on host memory."""
+        if not self._streams.decide(name, array.nbytes, array.dtype, "", algorithm, stream):
+            return None
+        self._refuse_block()
+        handle = array.stream if stream is None else cuda.handle_of(stream)
+        return None if self._staged(array, handle, stream, deadline) else handle
+
+    def _staged(self, array: CudaArray, handle: int, stream: Any, deadline: Deadline) -> bool:
+        """Make NCCL's communicator; whether the call runs on host memory, since that was not possible."""
+        against = self._streams.formed(array.device, handle, deadline)
+        if against:
+            self._streams.check_staged(against, stream)
+        return bool(against)
+
+    def _ready(
+        self,
+        planned: Sequence[Piece],
+        operation: _engine.Operation,
+        x: CudaArray,
+        made: CudaArray | None,
+        handle: int,
+        deadline: Deadline,
+    ) -> StreamCall:
+        written = [] if made is None else [made]
+        result = None if made is None else made.origin
+        return self._streams.call(planned, [operation], handle, x.stream, written, result, (x, made), deadline)
+
+    def _refuse_host(self, name: str, out: Any, stream: Any) -> None:
+        if stream is not None:
+            raise ValueError("stream is given, but x is not on a CUDA device")
+        if self._streams.alone and (name in COLLECTIVES or name in self._uneven or name in _MESSAGES):
+            raise TypeError(
+                f'x is in host memory, but this communicator was made with transport="{ENGINE}": give an array on a '
+                'CUDA device, or make the communicator with transport="auto"'
+            )
+        if not self._streams.without and out is not None and cuda.on_cuda(out):
+            raise ValueError("out is on a CUDA device and x is in host memory: give x on the same device")
+
+    def _refuse_block(self) -> None:
+        if self._calls.outside is not None:
+            raise ValueError("calls that NCCL runs cannot be in a group() block: make them before or after it")
+
+    def _check_devices(self, arrays: Sequence[CudaArray]) -> None:
+        for i, array in enumerate(arrays):
+            if array.device != arrays[0].device:
+                raise ValueError(
+                    f"rank {self._calls.rank}: array 0 is on device {arrays[0].device} and array {i} on device "
+                    f"{array.device}: give all on one device"
+                )
+
+
+def _with_rows(array: CudaArray, name: str) -> CudaArray:
+    if not array.shape:
+        raise ValueError(f"{name} divides the first axis of x, but x has shape ()")
+    return array
+
+
+def _check_apart(pairs: Sequence[tuple[CudaArray, CudaArray]]) -> None:
+    """ValueError if a result shares memory with another array of the list."""
+    spans = []
+    for i, (x, y) in enumerate(pairs):
+        spans.append((y.address, y.address + y.nbytes, i, True))
+        if x.address != y.address:
+            spans.append((x.address, x.address + x.nbytes, i, False))
+    spans = sorted(span for span in spans if span[0] < span[1])
+    end, last, writes = 0, -1, False  # of the span that reaches farthest
+    for start, stop, i, written in spans:
+        if start < end and i != last and (written or writes):
+            a, b = sorted((i, last))
+            raise ValueError(f"arrays {a} and {b} of the list share memory, and one of them is a result")
+        if stop > end:
+            end, last, writes = stop, i, written

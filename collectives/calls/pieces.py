@@ -1,0 +1,112 @@
+"""The calls of NCCL that make up an operation on device memory: one, or several that run together.
+
+Invariant: pure functions of addresses and sizes. Parts without elements have no piece, on both sides of a message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from collectives.arrays.cuda import CudaArray
+from collectives.arrays.dtypes import name_of
+from collectives.calls.targets import ROWS
+from collectives.native import _engine
+
+
+class Piece(NamedTuple):
+    """One call of NCCL, as `_engine.NcclMember.prepare` takes it."""
+
+    kind: str
+    inp: int
+    out: int
+    elements: int
+    unit: int
+    dtype: str
+    op: int
+    peer: int
+
+
+def collective(name: str, x: CudaArray | None, out: CudaArray | None, size: int, op: str, root: int) -> list[Piece]:
+    """A collective in which all ranks have equal parts. `x`, `out`: None if this rank has no such array."""
+    one = x or out
+    assert one is not None
+    whole = x is not None and name in ROWS
+    count = one.size // size if whole else x.size if x is not None else one.size
+    return [_piece(name, x, out, one, count, op, root)]
+
+
+def many(arrays: Sequence[tuple[CudaArray, CudaArray]], op: str) -> list[Piece]:
+    """An allreduce of each array."""
+    return [_piece("allreduce", x, out, x, x.size, op, 0) for x, out in arrays if x.size]
+
+
+def allgatherv(x: CudaArray, out: CudaArray, rows: Sequence[int], rank: int) -> list[Piece]:
+    """Every rank broadcasts its rows into their place."""
+    return [
+        Piece("broadcast", x.address if root == rank else 0, address, count, x.dtype.itemsize, "", 0, root)
+        for root, address, count in _parts(out, rows)
+    ]
+
+
+def gatherv(x: CudaArray, out: CudaArray | None, rows: Sequence[int], root: int) -> list[Piece]:
+    """Every rank sends its rows to the root, which also sends to itself. `out`: None on other ranks."""
+    return [*_sends(x, [(root, x.address, x.size)]), *([] if out is None else _recvs(out, _parts(out, rows)))]
+
+
+def scatterv(x: CudaArray | None, out: CudaArray, rows: Sequence[int], root: int) -> list[Piece]:
+    """The root sends every rank its rows. `x`: None on other ranks."""
+    return [*([] if x is None else _sends(x, _parts(x, rows))), *_recvs(out, [(root, out.address, out.size)])]
+
+
+def alltoallv(x: CudaArray, out: CudaArray, leaving: Sequence[int], coming: Sequence[int]) -> list[Piece]:
+    """Every rank sends every rank its rows."""
+    return [*_sends(x, _parts(x, leaving)), *_recvs(out, _parts(out, coming))]
+
+
+def reduce_scatterv(x: CudaArray, out: CudaArray, rows: Sequence[int], rank: int, op: str) -> list[Piece]:
+    """The rows of each rank are reduced to it."""
+    unit, dtype, code = x.dtype.itemsize, name_of(x.dtype), _engine.OPS[op]
+    return [
+        Piece("reduce", address, out.address if root == rank else 0, count, unit, dtype, code, root)
+        for root, address, count in _parts(x, rows)
+    ]
+
+
+def send(x: CudaArray, dest: int) -> list[Piece]:
+    return list(_sends(x, [(dest, x.address, x.size)]))
+
+
+def recv(out: CudaArray, source: int) -> list[Piece]:
+    return list(_recvs(out, [(source, out.address, out.size)]))
+
+
+def _piece(
+    name: str, x: CudaArray | None, out: CudaArray | None, like: CudaArray, count: int, op: str, root: int
+) -> Piece:
+    dtype = name_of(like.dtype) if op else ""
+    inp, to = (0 if array is None else array.address for array in (x, out))
+    return Piece(name, inp, to, count, like.dtype.itemsize, dtype, _engine.OPS[op or "sum"], max(root, 0))
+
+
+def _parts(array: CudaArray, rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """For each rank that has rows of `array`: the rank, the address of its rows, and their number of elements."""
+    row = math.prod(array.shape[1:])
+    start = array.address
+    for rank, count in enumerate(rows):
+        if count * row:
+            yield rank, start, count * row
+        start += count * row * array.dtype.itemsize
+
+
+def _sends(x: CudaArray, parts: Iterator[tuple[int, int, int]] | Sequence[tuple[int, int, int]]) -> Iterator[Piece]:
+    for peer, address, count in parts:
+        if count:
+            yield Piece("send", address, 0, count, x.dtype.itemsize, "", 0, peer)
+
+
+def _recvs(out: CudaArray, parts: Iterator[tuple[int, int, int]] | Sequence[tuple[int, int, int]]) -> Iterator[Piece]:
+    for peer, address, count in parts:
+        if count:
+            yield Piece("recv", 0, address, count, out.dtype.itemsize, "", 0, peer)

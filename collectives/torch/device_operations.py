@@ -1,0 +1,240 @@
+"""Translates calls of a process group on CUDA tensors to calls of its communicator.
+
+Invariant: all data stays on the device, and all copies are operations of torch, in torch's current stream. For mistakes
+that a rank can detect without the other ranks, TypeError or ValueError is raised before anything is issued.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch.distributed import ReduceOp
+
+from collectives.native.errors import DesyncError
+from collectives.torch.checks import check_fit, form, rows_of
+from collectives.torch.operations import After, Operation
+from collectives.torch.reductions import factor_of, name_of
+from collectives.torch.tensors import one, same
+
+
+class DeviceOperations:
+    """The collectives that torch calls on rank `rank` of `size` with tensors on the CUDA device `device`."""
+
+    def __init__(self, rank: int, size: int, device: Any) -> None:
+        self._rank: Final = rank
+        self._size: Final = size
+        self._device: Final = device
+
+    def _operation(
+        self, name: str, args: tuple[Any, ...], tensors: Sequence[Any], after: After = None, out: Any = None
+    ) -> Operation:
+        return Operation(name, args, tensors, after, out, self._device)
+
+    # --- reductions
+
+    def allreduce(self, tensor: Any, op: Any) -> Operation:
+        array, finish = _written(tensor)
+        return self._reduced("allreduce", (array,), op, (), (tensor,), array, finish)
+
+    def allreduce_coalesced(self, tensors: Sequence[Any], op: Any) -> list[Operation]:
+        """One operation for all tensors."""
+        if not tensors:
+            return []
+        arrays, finishes = zip(*map(_written, tensors), strict=True)
+        name = name_of(op)
+        for array in arrays:
+            self._scale(array, op)
+        after = _after(*(self._divided(array, op) for array in arrays), *finishes)
+        kind = "sum" if any(_averages_integers(op, array) for array in arrays) else name
+        return [self._operation("allreduce_many", (list(arrays), kind), tensors, after, list(arrays))]
+
+    def reduce(self, tensor: Any, op: Any, root: int) -> Operation:
+        array, finish = _written(tensor)
+        if root == self._rank:
+            return self._reduced("reduce", (array,), op, (root,), (tensor,), array, finish)
+        if factor_of(op) is not None:
+            array = array.clone()
+        return self._reduced("reduce", (array,), op, (root,), (tensor,), None, None)
+
+    def reduce_scatter(self, output: Any, input_list: Any, op: Any) -> Operation:
+        inputs = self._everyones(input_list, "reduce_scatter")
+        check_fit(output, inputs[self._rank], "reduce_scatter", f"the input for rank {self._rank}")
+        whole = torch.cat([part.reshape(-1) for part in inputs])
+        out, finish = _filled(output)
+        if same(inputs):
+            return self._reduced("reduce_scatter", (whole,), op, (), (output,), out, finish)
+        self._scale(whole, op)
+        counts = [part.numel() for part in inputs]
+        after = _after(self._divided(out, op), finish)
+        return self._operation("reduce_scatterv", (whole, counts, self._kind(op, whole)), (output,), after, out)
+
+    def reduce_scatter_single(self, output: Any, inp: Any, op: Any) -> Operation:
+        if inp.numel() != self._size * output.numel() or output.dtype != inp.dtype:
+            raise ValueError(
+                f"reduce_scatter_tensor: the input needs {self._size} times the elements of the output and its dtype, "
+                f"but they are {form(inp)} and {form(output)}"
+            )
+        out, finish = _filled(output)
+        whole = _apart(inp.reshape(-1), out)
+        if factor_of(op) is not None and whole.data_ptr() == inp.data_ptr():
+            whole = whole.clone()
+        return self._reduced("reduce_scatter", (whole,), op, (), (output,), out, finish)
+
+    def _reduced(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        op: Any,
+        more: tuple[Any, ...],
+        tensors: Sequence[Any],
+        out: Any,
+        finish: Callable[[], None] | None,
+    ) -> Operation:
+        array = args[0]
+        self._scale(array, op)
+        divided = None if out is None else self._divided(out, op)
+        return self._operation(name, (*args, self._kind(op, array), *more), tensors, _after(divided, finish), out)
+
+    def _kind(self, op: Any, array: Any) -> str:
+        return "sum" if _averages_integers(op, array) else name_of(op)
+
+    def _scale(self, array: Any, op: Any) -> None:
+        factor = factor_of(op)
+        if factor is not None:
+            array.mul_(factor)
+
+    def _divided(self, out: Any, op: Any) -> Callable[[], None] | None:
+        """The average of integers is their sum, divided, and rounded towards zero: NCCL's own overflows."""
+        if not _averages_integers(op, out):
+            return None
+        return lambda: out.div_(self._size, rounding_mode="trunc")
+
+    # --- moving data
+
+    def broadcast(self, tensor: Any, root: int) -> Operation:
+        array, finish = (_written if root == self._rank else _filled)(tensor)
+        return self._operation("broadcast", (array, root), (tensor,), _after(finish))
+
+    def allgather(self, output_list: Any, tensor: Any) -> Operation:
+        outputs = self._everyones(output_list, "all_gather")
+        check_fit(tensor, outputs[self._rank], "all_gather", f"the output of rank {self._rank}")
+        inp = tensor.reshape(-1)
+        if not same(outputs):
+            return self._operation("allgatherv", (inp,), outputs, lambda result: _pour(result, outputs, "all_gather"))
+        whole = inp.new_empty((self._size, inp.numel()))
+        return self._operation("allgather", (inp,), outputs, lambda _: _pour(whole, outputs, "all_gather"), whole)
+
+    def all_gather_single(self, output: Any, inp: Any) -> Operation:
+        if output.numel() != self._size * inp.numel() or output.dtype != inp.dtype:
+            raise ValueError(
+                f"all_gather_into_tensor: the output needs {self._size} times the elements of the input and its dtype, "
+                f"but they are {form(output)} and {form(inp)}"
+            )
+        out, finish = _filled(output)
+        return self._operation(
+            "allgather", (_apart(inp.reshape(-1), out),), (output,), _after(finish), out.view(self._size, -1)
+        )
+
+    def gather(self, output_list: Any, tensor: Any, root: int) -> Operation:
+        outputs: Sequence[Any] = ()
+        if root == self._rank:
+            outputs = self._everyones(output_list, "gather")
+            for rank, output in enumerate(outputs):
+                check_fit(tensor, output, "gather", f"the output for rank {rank}")
+        after: After = (lambda result: _pour(result, outputs, "gather")) if outputs else None
+        return self._operation("gather", (tensor.reshape(-1), root), outputs, after)
+
+    def scatter(self, output: Any, input_list: Any, root: int) -> Operation:
+        whole = None
+        if root == self._rank:
+            inputs = self._everyones(input_list, "scatter")
+            for rank, part in enumerate(inputs):
+                check_fit(output, part, "scatter", f"the input for rank {rank}")
+            whole = torch.stack([part.reshape(-1) for part in inputs])
+        return self._operation("scatter", (whole, root), (output,), lambda result: _pour(result, (output,), "scatter"))
+
+    def alltoall(self, output_tensors: Any, input_tensors: Any) -> Operation:
+        outputs, inputs = list(output_tensors), list(input_tensors)
+        for what, tensors in (("outputs", outputs), ("inputs", inputs)):
+            if len(tensors) != self._size:
+                raise ValueError(f"all_to_all: {len(tensors)} {what} were given for {self._size} ranks")
+        whole = torch.cat([tensor.reshape(-1) for tensor in inputs])
+        return self._exchanged(outputs, whole, [tensor.numel() for tensor in inputs])
+
+    def all_to_all_single(self, output: Any, inp: Any, output_splits: Any, input_splits: Any) -> Operation:
+        rows_of(output, output_splits, self._size, "output")
+        sends = rows_of(inp, input_splits, self._size, "input")
+        flat = inp.reshape(-1)
+        if output_splits or input_splits:
+            row = math.prod(inp.shape[1:])
+            if row != math.prod(output.shape[1:]) or inp.dtype != output.dtype:
+                raise ValueError(f"all_to_all_single: rows of {form(inp)} do not fit into those of {form(output)}")
+            return self._exchanged((output,), flat, [rows * row for rows in sends])
+        check_fit(inp, output, "all_to_all_single", "the output")
+        out, finish = _filled(output)
+        return self._operation("alltoall", (_apart(flat, out),), (output,), _after(finish), out.view(-1))
+
+    def _exchanged(self, outputs: Sequence[Any], whole: Any, counts: list[int]) -> Operation:
+        return self._operation(
+            "alltoallv", (whole, counts), outputs, lambda result: _pour(result, outputs, "all_to_all")
+        )
+
+    def _everyones(self, lists: Any, what: str) -> list[Any]:
+        tensors = list(lists if lists and isinstance(lists[0], torch.Tensor) else one(lists, what))
+        if len(tensors) != self._size:
+            raise ValueError(f"{what}: a list of {len(tensors)} tensors was given for {self._size} ranks")
+        return tensors
+
+
+def _averages_integers(op: Any, array: Any) -> bool:
+    return bool(op == ReduceOp.AVG) and not array.dtype.is_floating_point and not array.dtype.is_complex
+
+
+def _written(tensor: Any) -> tuple[Any, Callable[[], None] | None]:
+    """A contiguous tensor that an operation reads and overwrites, and what copies it back; None if it is `tensor`."""
+    plain = tensor.detach()
+    if plain.is_contiguous() and not plain.is_conj() and not plain.is_neg():
+        return plain, None
+    copy = plain.contiguous().resolve_conj().resolve_neg()
+    return copy, lambda: plain.copy_(copy)
+
+
+def _filled(tensor: Any) -> tuple[Any, Callable[[], None] | None]:
+    """The same for an operation that only overwrites it."""
+    plain = tensor.detach()
+    if plain.is_contiguous() and not plain.is_conj() and not plain.is_neg():
+        return plain, None
+    fresh = torch.empty(plain.shape, dtype=plain.dtype, device=plain.device)
+    return fresh, lambda: plain.copy_(fresh)
+
+
+def _apart(inp: Any, out: Any) -> Any:
+    """`inp`, or a copy of it if it is a part of the result's memory."""
+    same_storage = inp.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
+    return inp.clone() if same_storage else inp
+
+
+def _pour(result: Any, outputs: Sequence[Any], what: str) -> None:
+    """Copy the elements of `result` to these tensors, one after the other. DesyncError if the numbers differ."""
+    flat, start = result.reshape(-1), 0
+    if flat.numel() != sum(output.numel() for output in outputs):
+        raise DesyncError(f"{what}: the other ranks sent {flat.numel()} elements, which do not fit the outputs")
+    for output in outputs:
+        part = flat[start : start + output.numel()]
+        start += output.numel()
+        output.detach().copy_(part.view(output.shape))
+
+
+def _after(*finishes: Callable[[], Any] | None) -> After:
+    wanted = [finish for finish in finishes if finish is not None]
+    if not wanted:
+        return None
+
+    def after(_: Any) -> None:
+        for finish in wanted:
+            finish()
+
+    return after

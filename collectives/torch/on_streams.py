@@ -1,0 +1,116 @@
+"""Runs a process group's operations on CUDA tensors in streams, as torch.distributed defines it.
+
+Invariant: an operation begins when what is in the caller's current stream has ended. A synchronous operation runs in
+this stream. An asynchronous one runs in a stream of the group, and `wait` makes the then current stream wait for it.
+Nothing waits on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from collectives.torch.operations import Operation
+
+Start: TypeAlias = "Callable[[Operation], Any]"  # returns the communicator's `Work`
+
+
+class Streams:
+    """The streams of one process group, one for each device, made at first use."""
+
+    def __init__(self) -> None:
+        self._streams: Final[dict[Any, Any]] = {}
+
+    def start(self, operations: Sequence[Operation], start: Start, device: Any, inputs: Sequence[Any]) -> OnStream:
+        """Run the operations in the group's stream. `inputs`: their tensors, whose memory this stream uses."""
+        side = self._streams.get(device)
+        if side is None:
+            side = self._streams[device] = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            works = run(operations, start)
+            event = side.record_event()
+        tensors = [tensor for operation in operations for tensor in operation.tensors]
+        for tensor in (*inputs, *tensors):
+            tensor.record_stream(side)
+        return OnStream(works, tensors, side, event, device)
+
+
+def run(operations: Sequence[Operation], start: Start) -> list[Any]:
+    """Start the operations in torch's current stream, and copy their results in it; returns a `Work` for each."""
+    works = []
+    for operation in operations:
+        work = start(operation)
+        result = work.in_stream()
+        if operation.after is not None:
+            with torch.no_grad():
+                operation.after(result)
+        works.append(work)
+    return works
+
+
+class OnStream(dist.Work):
+    """The torch `Work` of operations in a stream of the group."""
+
+    def __init__(self, works: Sequence[Any], tensors: list[Any], side: Any, event: Any, device: Any) -> None:
+        """`works`: of the communicator. `event`: recorded in the stream `side` after all of them."""
+        super().__init__()
+        self._works: Final = works
+        self._tensors: Final = tensors
+        self._side: Final = side
+        self._event: Final = event
+        self._device: Final = device
+        self._future: Any = None
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Make the current stream wait for the result. With a timeout, the host waits as well, at most so long."""
+        if timeout is not None and timeout.total_seconds() > 0:
+            for one in self._works:
+                one.wait(timeout.total_seconds())
+        else:
+            self._raise()
+        torch.cuda.current_stream(self._device).wait_event(self._event)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return all(one.done() for one in self._works)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        try:
+            self._raise()
+        except Exception as error:
+            return error
+        return None
+
+    def result(self) -> list[Any]:
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> Any:
+        """A future whose value is the list of tensors; who waits for it is ordered after the group's stream."""
+        if self._future is None:
+            self._future = torch.futures.Future(devices=[self._device])
+            with torch.cuda.stream(self._side):
+                self._future.set_result(self._tensors)
+        return self._future
+
+    def joined(self, others: Sequence[OnStream]) -> OnStream:
+        """One `Work` for this one, the last that was started, and others of the same stream."""
+        works = [work for one in (*others, self) for work in one._works]
+        tensors = [tensor for one in (*others, self) for tensor in one._tensors]
+        return OnStream(works, tensors, self._side, self._event, self._device)
+
+    def _raise(self) -> None:
+        """Raise the error of an operation that has failed. Does not wait."""
+        for one in self._works:
+            if one.done():
+                one.wait(None)

@@ -1,0 +1,209 @@
+// The engine for ranks that share a device, memory of a device that other processes can open, and staging.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+
+#include "bind/stream_ticket.hpp"
+#include "cuda/device.hpp"
+#include "cuda/heap.hpp"
+#include "cuda/staging.hpp"
+#include "leader/collective.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace collectives {
+
+namespace {
+
+cuda::StreamHandle handle_of(std::uint64_t stream) { return reinterpret_cast<cuda::StreamHandle>(stream); }
+
+leader::Kind kind_of(std::string_view name) {
+    constexpr std::array<std::string_view, 8> names{"allreduce",      "reduce", "broadcast", "allgather",
+                                                    "reduce_scatter", "gather", "scatter",   "alltoall"};
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end()) throw nb::value_error("the leader form has no such collective");
+    return static_cast<leader::Kind>(found - names.begin());
+}
+
+// A call of a user, which may be issued several times.
+struct LeaderCall {
+    std::shared_ptr<const Operation> operation;
+    leader::Arguments arguments;
+};
+
+class LeaderMember {
+  public:
+    LeaderMember(nb::handle group, int device, const std::string& compiler) : group_(group_of(group)) {
+        const leader::Communicator::Member member{group_->rank(), group_->size(), device};
+        const nb::gil_scoped_release nogil;
+        engine_ = std::make_shared<leader::Communicator>(member, compiler);
+    }
+
+    nb::bytes record() const { return nb::bytes(&engine_->record(), sizeof(leader::Record)); }
+
+    std::string meet(const std::vector<nb::bytes>& records, double timeout) const {
+        static_assert(std::is_trivially_copyable_v<leader::Record>);
+        std::vector<leader::Record> everyone(records.size());
+        for (std::size_t rank = 0; rank < records.size(); ++rank) {
+            if (records[rank].size() != sizeof(leader::Record)) {
+                throw nb::value_error("a record has another length");
+            }
+            std::memcpy(&everyone[rank], records[rank].c_str(), sizeof(leader::Record));
+        }
+        if (everyone.size() != static_cast<std::size_t>(group_->size())) {
+            throw nb::value_error("one record for each rank");
+        }
+        std::string why_not;
+        const nb::gil_scoped_release nogil;
+        group_->join(
+            "the group of ranks that share a device", "",
+            [&](const std::function<void()>& patience) -> std::shared_ptr<StreamEngine> {
+                std::optional<Error> given_up;
+                try {
+                    engine_->meet(everyone, [&] {
+                        try {
+                            patience();
+                        } catch (const Error& error) {
+                            given_up = error;
+                            throw;
+                        }
+                    });
+                } catch (const Error& error) {
+                    if (given_up) throw;
+                    why_not = error.what();
+                }
+                return nullptr;  // not before all ranks have met
+            },
+            timeout, interrupted);
+        return why_not;
+    }
+
+    void use() const {
+        const nb::gil_scoped_release nogil;
+        group_->join(
+            "", "", [&](const std::function<void()>&) { return engine_; },
+            std::numeric_limits<double>::infinity(), interrupted);
+    }
+
+    LeaderCall prepare(const PyOperation& operation, std::string_view kind, std::uint64_t in,
+                       std::uint64_t out, std::uint64_t count, unsigned dtype, std::size_t unit, unsigned op,
+                       int root, std::uint64_t stream, std::optional<std::uint64_t> producer) const {
+        if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
+        LeaderCall call{operation.operation, {}};
+        leader::Arguments& a = call.arguments;
+        a.kind = kind_of(kind);
+        a.in = in;
+        a.out = out;
+        a.count = count;
+        a.dtype = static_cast<DType>(dtype);
+        a.unit = unit;
+        a.op = static_cast<Op>(op);
+        a.root = root;
+        a.stream = handle_of(stream);
+        if (producer) a.producer = handle_of(*producer);
+        return call;
+    }
+
+    StreamTicket issue(const LeaderCall& call, double timeout) const {
+        const Operation* const one = call.operation.get();
+        const nb::gil_scoped_release nogil;
+        return {group_, group_->issue(engine_->name(), std::span(&one, 1),
+                                      leader::make_task(engine_, call.arguments), timeout, interrupted)};
+    }
+
+  private:
+    std::shared_ptr<Group> group_;
+    std::shared_ptr<leader::Communicator> engine_;
+};
+
+// Memory of a device, for an array.
+class CudaMemory {
+  public:
+    CudaMemory(std::size_t bytes, int device) {
+        const nb::gil_scoped_release nogil;
+        block_ = cuda::allocate(cuda::PrimaryContext::of(device), bytes);
+    }
+    std::uint64_t address() const { return block_->address(); }
+
+  private:
+    std::shared_ptr<const cuda::Block> block_;
+};
+
+// A copy to the host that is under way.
+struct StagedCopy {
+    cuda::Signal signal;
+
+    bool wait(double timeout) const {
+        const nb::gil_scoped_release nogil;
+        const Deadline deadline(timeout);
+        auto asked = Clock::now();
+        while (!signal.is_set()) {
+            if (deadline.passed()) return false;
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+            if (Clock::now() - asked < look_for_signals) continue;
+            asked = Clock::now();
+            if (interrupted()) throw Error(ErrorKind::interrupted, "waiting was interrupted");
+        }
+        return true;
+    }
+};
+
+// Host memory through which arrays of a device pass.
+class CudaStaging {
+  public:
+    CudaStaging(nb::handle array, std::size_t bytes, int device)
+        : staging_(cuda::PrimaryContext::of(device), memory(array, bytes, 1, "memory"), bytes) {}
+
+    void begin(std::uint64_t stream) { staging_.begin(handle_of(stream)); }
+    StagedCopy fetch(std::size_t offset, std::uint64_t from, std::size_t bytes) {
+        return {staging_.fetch(offset, from, bytes)};
+    }
+    void put(std::size_t offset, std::uint64_t to, std::size_t bytes) { staging_.put(offset, to, bytes); }
+    void end(std::uint64_t stream) { staging_.end(handle_of(stream)); }
+    bool is_free() const { return staging_.is_free(); }
+
+  private:
+    cuda::Staging staging_;
+};
+
+}  // namespace
+
+void add_leader(nb::module_& module) {
+    module.attr("LEADER_MOST_RANKS") = leader::most_ranks;
+    module.def("can_access_cuda_peer", &cuda::can_access_peer, "device"_a, "other"_a);
+    nb::class_<CudaMemory>(module, "CudaMemory")
+        .def(nb::init<std::size_t, int>(), "nbytes"_a, "device"_a)
+        .def_prop_ro("address", &CudaMemory::address);
+    nb::class_<StagedCopy>(module, "StagedCopy").def("wait", &StagedCopy::wait, "timeout"_a);
+    nb::class_<CudaStaging>(module, "CudaStaging")
+        .def(nb::init<nb::handle, std::size_t, int>(), "memory"_a, "nbytes"_a, "device"_a)
+        .def("begin", &CudaStaging::begin, "stream"_a)
+        .def("fetch", &CudaStaging::fetch, "offset"_a, "address"_a, "nbytes"_a)
+        .def("put", &CudaStaging::put, "offset"_a, "address"_a, "nbytes"_a)
+        .def("end", &CudaStaging::end, "stream"_a)
+        .def_prop_ro("is_free", &CudaStaging::is_free);
+    nb::class_<LeaderCall>(module, "LeaderCall");
+    nb::class_<LeaderMember>(module, "LeaderMember")
+        .def(nb::init<nb::handle, int, const std::string&>(), "group"_a, "device"_a, "compiler"_a)
+        .def_prop_ro("record", &LeaderMember::record)
+        .def("meet", &LeaderMember::meet, "records"_a, "timeout"_a)
+        .def("use", &LeaderMember::use)
+        .def("prepare", &LeaderMember::prepare, "operation"_a, "kind"_a, "inp"_a, "out"_a, "count"_a,
+             "dtype"_a, "unit"_a, "op"_a, "root"_a, "stream"_a, "producer"_a.none())
+        .def("issue", &LeaderMember::issue, "call"_a, "timeout"_a);
+}
+
+}  // namespace collectives

@@ -1,0 +1,176 @@
+// The NCCL of this process, its communicators, and operations that it runs.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "bind/stream_ticket.hpp"
+#include "nccl/collective.hpp"
+#include "nccl/lease.hpp"
+#include "nccl/library.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace collectives {
+
+namespace {
+
+cuda::StreamHandle stream_of(std::uint64_t handle) { return reinterpret_cast<cuda::StreamHandle>(handle); }
+
+nccl::Kind kind_of(std::string_view name) {
+    const auto found = std::ranges::find(nccl::kind_names, name);
+    if (found == nccl::kind_names.end()) throw nb::value_error("NCCL does not run this collective");
+    return static_cast<nccl::Kind>(found - nccl::kind_names.begin());
+}
+
+nb::bytes unique_id(const nccl::Library& library) {
+    nccl::UniqueId id{};
+    {
+        const nb::gil_scoped_release nogil;  // the first call reads the machine's topology
+        library.check(library.api().get_unique_id(&id), "ncclGetUniqueId");
+    }
+    return nb::bytes(id.internal, sizeof(id.internal));
+}
+
+std::string why_nccl_does_not_reduce(const std::string& dtype, unsigned op, int version, int capability) {
+    if (!is_op(op)) throw nb::value_error("an unknown op");
+    nccl::Elements elements;
+    return nccl::why_not_reduced(dtype, static_cast<Op>(op), version, capability, elements);
+}
+
+// A call of a user, which may be issued several times.
+struct NcclCall {
+    std::vector<std::shared_ptr<const Operation>> operations;
+    nccl::Arguments arguments;
+};
+
+// NCCL's communicator as one group uses it.
+class NcclMember {
+  public:
+    NcclMember(nb::handle group, const nccl::Library& library, const nb::bytes& id, int device,
+               int capability, int least, int most, double timeout)
+        : group_(group_of(group)) {
+        nccl::UniqueId unique{};
+        if (id.size() != sizeof(unique.internal)) throw nb::value_error("an id of NCCL has 128 bytes");
+        std::copy_n(id.c_str(), sizeof(unique.internal), unique.internal);
+        const nccl::Communicator::Member member{group_->rank(), group_->size(), device, capability};
+        const nb::gil_scoped_release nogil;
+        group_->join(
+            "NCCL's communicator", " (NCCL_SOCKET_IFNAME)",
+            [&](const std::function<void()>& patience) {
+                nccl_ = std::make_shared<nccl::Communicator>(
+                    library, unique, member, nccl::Communicator::Blocks{least, most}, patience);
+                return std::make_shared<nccl::Lease>(nccl_);
+            },
+            timeout, interrupted);
+    }
+    // Uses the communicator of another group of the same ranks.
+    NcclMember(nb::handle group, const NcclMember& other) : group_(group_of(group)), nccl_(other.nccl_) {
+        const nb::gil_scoped_release nogil;
+        group_->join(
+            "", "", [&](const std::function<void()>&) { return std::make_shared<nccl::Lease>(nccl_); },
+            std::numeric_limits<double>::infinity(), interrupted);
+    }
+
+    using PyPiece = std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t, std::size_t,
+                               std::string, unsigned, int>;
+    NcclCall prepare(const std::vector<PyOperation>& operations, const std::vector<PyPiece>& pieces,
+                     std::uint64_t stream, std::optional<std::uint64_t> producer) const {
+        NcclCall call;
+        for (const PyOperation& one : operations) call.operations.push_back(one.operation);
+        for (const auto& [kind, in, out, count, unit, dtype, op, peer] : pieces) {
+            nccl::Piece piece{kind_of(kind), in, out, count, unit, {}, peer};
+            if (nccl::reduces(piece.kind)) {
+                if (!is_op(op)) throw nb::value_error("an unknown op");
+                const std::string why = nccl::why_not_reduced(dtype, static_cast<Op>(op), nccl_->version(),
+                                                              nccl_->member().capability, piece.elements);
+                if (!why.empty()) throw nb::type_error(why.c_str());
+            }
+            call.arguments.pieces.push_back(piece);
+        }
+        call.arguments.stream = stream_of(stream);
+        if (producer) call.arguments.producer = stream_of(*producer);
+        return call;
+    }
+
+    StreamTicket issue(const NcclCall& call, double timeout) const {
+        return issue_task(call.operations, [&] { return nccl::make_task(nccl_, call.arguments); }, timeout);
+    }
+
+    StreamTicket connect(const PyOperation& operation, const std::vector<std::string>& kinds,
+                         double timeout) const {
+        std::vector<nccl::Kind> wanted;
+        for (const std::string& kind : kinds) wanted.push_back(kind_of(kind));
+        return issue_task(
+            {operation.operation}, [&] { return nccl::make_connecting_task(nccl_, wanted); }, timeout);
+    }
+
+    StreamTicket mark(std::uint64_t stream) const {
+        return issue_task(
+            {}, [&] { return nccl::make_marker(nccl_, stream_of(stream)); },
+            std::numeric_limits<double>::infinity());
+    }
+
+    std::uint64_t memory() const { return nccl_->memory(); }
+    bool is_over() const { return nccl_->is_over(); }
+    // The same for those that share one.
+    std::uintptr_t communicator() const { return reinterpret_cast<std::uintptr_t>(nccl_.get()); }
+
+  private:
+    template <typename Make>
+    StreamTicket issue_task(const std::vector<std::shared_ptr<const Operation>>& operations, const Make& make,
+                            double timeout) const {
+        std::vector<const Operation*> calls;
+        for (const auto& operation : operations) calls.push_back(operation.get());
+        const nb::gil_scoped_release nogil;
+        return {group_, group_->issue(nccl_->name(), calls, make(), timeout, interrupted)};
+    }
+
+    std::shared_ptr<Group> group_;
+    std::shared_ptr<nccl::Communicator> nccl_;
+};
+
+}  // namespace
+
+void add_nccl(nb::module_& module) {
+    nb::class_<nccl::Library>(module, "NcclLibrary")
+        .def_prop_ro("path", &nccl::Library::path)
+        .def_prop_ro("version", &nccl::Library::version)
+        .def_prop_ro("features", &nccl::Library::features)
+        .def("unique_id", &unique_id);
+    module.def("loaded_nccl", &nccl::loaded_file);
+    module.def(
+        "load_nccl",
+        [](const std::string& path) {
+            const nb::gil_scoped_release nogil;  // it is a large file
+            return &nccl::Library::load(path);
+        },
+        "path"_a, nb::rv_policy::reference);
+    module.def("why_nccl_does_not_reduce", &why_nccl_does_not_reduce, "dtype"_a, "op"_a, "version"_a,
+               "capability"_a);
+
+    nb::class_<StreamTicket>(module, "StreamTicket")
+        .def("done", &StreamTicket::done)
+        .def("wait", &StreamTicket::wait, "timeout"_a.none());
+    nb::class_<NcclCall>(module, "NcclCall");
+    nb::class_<NcclMember>(module, "NcclMember", nb::is_weak_referenceable())
+        .def(nb::init<nb::handle, const nccl::Library&, const nb::bytes&, int, int, int, int, double>(),
+             "group"_a, "library"_a, "id"_a, "device"_a, "capability"_a, "least"_a, "most"_a, "timeout"_a)
+        .def(nb::init<nb::handle, const NcclMember&>(), "group"_a, "other"_a)
+        .def("prepare", &NcclMember::prepare, "operations"_a, "pieces"_a, "stream"_a, "producer"_a.none())
+        .def("issue", &NcclMember::issue, "call"_a, "timeout"_a)
+        .def("connect", &NcclMember::connect, "operation"_a, "kinds"_a, "timeout"_a)
+        .def("mark", &NcclMember::mark, "stream"_a)
+        .def_prop_ro("memory", &NcclMember::memory)
+        .def_prop_ro("is_over", &NcclMember::is_over)
+        .def_prop_ro("communicator", &NcclMember::communicator);
+}
+
+}  // namespace collectives

@@ -1,0 +1,32 @@
+"""Cases that a process runs by their names, and what they expect of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+
+class Cases:
+    """A decorator that keeps functions by their names."""
+
+    def __init__(self) -> None:
+        self._all: Final[dict[str, Callable[[], None]]] = {}
+
+    def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
+        self._all[function.__name__] = function
+        return function
+
+    def run(self, name: str) -> None:
+        self._all[name]()
+
+
+@contextmanager
+def raises(kind: type[BaseException] | tuple[type[BaseException], ...], *parts: str) -> Iterator[None]:
+    """The block raises that error, whose text has these parts."""
+    with pytest.raises(kind) as caught:
+        yield
+    for part in parts:
+        assert part in str(caught.value), f"{part!r} is not in {caught.value}"

@@ -1,0 +1,533 @@
+"""The cases of ranks that share a device, on the stand-ins or on a device; the name of a case is the argument."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import collectives
+from collectives import Aborted, DesyncError, OpTimeout, PeerLost, TransportUnavailable
+from collectives.native import _engine
+from tests.collectives.cuda.by_name import Cases, raises
+
+ON_STAND_IN = "STAND_IN_MODULES" in os.environ
+if ON_STAND_IN:
+    sys.path.insert(0, os.environ["STAND_IN_MODULES"])
+import cupy  # noqa: E402
+from cupy.cuda import Device, Stream  # noqa: E402
+
+if ON_STAND_IN:
+    from cupy.cuda import Gate, driver
+
+RANK = int(os.environ["COLLECTIVES_RANK"])
+SIZE = int(os.environ["COLLECTIVES_SIZE"])
+REPLAYS = int(os.environ.get("REPLAYS", "100"))
+SOON = 2.0  # seconds in which survivors name a rank that was killed
+case = Cases()
+
+
+def start(**options: Any) -> collectives.Communicator:
+    Device(int(os.environ.get("WORKER_DEVICE", "0"))).use()
+    return collectives.init(timeout=options.pop("timeout", 30.0), **options)
+
+
+def last_engine(comm: collectives.Communicator) -> str:
+    return str(comm.dump()["operations"][-1]["engine"])
+
+
+def array(values: Any) -> Any:
+    """An array on the device. CuPy itself has no bfloat16 in all its versions."""
+    return cupy.asarray(values)
+
+
+def inputs_of(dtype: Any, count: int) -> list[Any]:
+    """The same on every rank: of each rank, numbers whose sum in another order may differ."""
+    random = np.random.default_rng(7)
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return [random.integers(0, 2, count).astype(bool) for _ in range(SIZE)]
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        return [random.integers(info.min, info.max, count, dtype=kind, endpoint=True) for _ in range(SIZE)]
+    if kind.kind == "c":
+        return [(random.normal(size=count) + 1j * random.normal(size=count)).astype(kind) for _ in range(SIZE)]
+    return [(random.normal(size=count) * 100).astype(kind) for _ in range(SIZE)]
+
+
+def expected(inputs: list[Any], op: str) -> Any:
+    """What the library's kernels for the CPU compute, in the order of ranks."""
+    result = np.empty_like(inputs[0])
+    code = _engine.DTYPES["bool" if result.dtype == bool else result.dtype.name]
+    _engine.reduce(result, inputs, code, _engine.OPS[op], 1.0 / SIZE)
+    return result
+
+
+@case
+def results() -> None:
+    """All dtypes and ops give the bits that the CPU's kernels give, in the order of ranks; odd sizes, too."""
+    dtypes = [np.dtype(name) for name in _engine.DTYPES if name != "bfloat16"]
+    if ON_STAND_IN:
+        dtypes.append(np.dtype(ml_dtypes.bfloat16))
+    with start(transport="leader") as comm:
+        for dtype in dtypes:
+            for op, code in _engine.OPS.items():
+                if not _engine.supports(_engine.DTYPES[dtype.name], code):
+                    continue
+                inputs = inputs_of(dtype, 67)
+                if dtype.kind == "f":
+                    inputs[0][:3] = np.nan, np.inf, -0.0
+                    inputs[-1][:3] = 1.0, -np.inf, 0.0
+                found = comm.allreduce(array(inputs[RANK]), op).get()
+                assert found.tobytes() == expected(inputs, op).tobytes(), (dtype, op, found, expected(inputs, op))
+                assert last_engine(comm) == "leader", (dtype, op)
+
+
+@case
+def collectives_of_all_kinds() -> None:
+    """Each collective, out of place and in place, aligned and not, large and empty."""
+    with start(transport="leader") as comm:
+        for count in (0, 1, 3, 16, 1000, 40_000):
+            inputs = inputs_of(np.float32, count * SIZE)
+            x = array(inputs[RANK])
+            total = expected(inputs, "sum")
+            np.testing.assert_array_equal(comm.allreduce(x).get(), total)
+            np.testing.assert_array_equal(comm.reduce_scatter(x).get(), np.split(total, SIZE)[RANK])
+            np.testing.assert_array_equal(comm.allgather(x).get(), np.stack(inputs))
+            parts = [np.split(one, SIZE)[RANK] for one in inputs]
+            np.testing.assert_array_equal(comm.alltoall(x).get(), np.concatenate(parts))
+            for root in range(SIZE):
+                reduced, gathered = comm.reduce(x, "max", root=root), comm.gather(x, root=root)
+                assert (reduced is None) == (gathered is None) == (root != RANK)
+                if reduced is not None:
+                    np.testing.assert_array_equal(reduced.get(), np.max(inputs, axis=0))
+                    np.testing.assert_array_equal(gathered.get(), np.stack(inputs))
+            np.testing.assert_array_equal(x.get(), inputs[RANK])
+            assert comm.allreduce(x, out=x) is x
+            np.testing.assert_array_equal(x.get(), total)
+            y = array(inputs[RANK])
+            comm.broadcast(y, root=SIZE - 1)
+            np.testing.assert_array_equal(y.get(), inputs[SIZE - 1])
+        ours = {o["engine"] for o in comm.dump()["operations"] if o["collective"] in ("alltoall", "allreduce")}
+        assert ours == {"leader"}, ours
+        bytes_of_odd_length = array(np.full(13, RANK, np.int8))
+        gathered = comm.allgather(bytes_of_odd_length).get()
+        np.testing.assert_array_equal(gathered, np.repeat(np.arange(SIZE, dtype=np.int8), 13).reshape(SIZE, 13))
+
+
+@case
+def memory_of_all_kinds() -> None:
+    """Arrays that are exported by a handle, by a descriptor, or staged; arrays cut out of a larger allocation."""
+    with start(transport="leader") as comm:
+        for kinds in (("descriptor", "handle"), ("none", "handle"), ("none", "none"), ("descriptor", "none")):
+            driver.kind = kinds[RANK % 2]
+            for _ in range(3):
+                x = array(np.arange(1000.0) + RANK)
+                y = comm.allreduce(x)
+                np.testing.assert_array_equal(y.get(), SIZE * np.arange(1000.0) + SIZE * (SIZE - 1) // 2)
+                np.testing.assert_array_equal(comm.allgather(x).get()[SIZE - 1], np.arange(1000.0) + SIZE - 1)
+        driver.kind = "handle"
+        whole = array(np.zeros(3000, np.float32))
+        first, second = whole.part(0, 1000), whole.part(1000 + RANK, 1000)
+        first.set(np.full(1000, 1.0, np.float32))
+        comm.allreduce(first, out=second)
+        np.testing.assert_array_equal(second.get(), np.full(1000, float(SIZE), np.float32))
+        assert whole.get().sum() == 1000 * (SIZE + 1)
+
+
+@case
+def memory_used_again() -> None:
+    """Memory that was freed and allocated again at the same place is not taken for the old one."""
+    with start(transport="leader") as comm:
+        for i in range(20):
+            x = array(np.full(2000, float(i + RANK)))
+            np.testing.assert_array_equal(
+                comm.allreduce(x).get(), np.full(2000, SIZE * float(i) + SIZE * (SIZE - 1) // 2)
+            )
+            comm.barrier()
+            x.free()
+
+
+@case
+def order() -> None:
+    """The call waits for nothing on the host; a held stream holds what is in it; many calls at once."""
+    with start(transport="leader") as comm:
+        held, gate = Stream(), Gate()
+        x, late = array(np.ones(4, np.float32)), array(np.zeros(4, np.float32))
+        comm.allreduce(x)
+        comm.synchronize()
+        if RANK == SIZE - 1:
+            gate.hold(held)
+        work = comm.allreduce_async(x, out=late, stream=held)
+        time.sleep(0.2)
+        assert not work.done()
+        with raises(OpTimeout, "still running"):
+            work.wait(0.05)
+        with raises(OpTimeout, "synchronize waited", "1 of the operations"):
+            comm.synchronize(timeout=0.05)
+        comm.barrier()
+        gate.open()
+        work.wait()
+        np.testing.assert_array_equal(late.get(), np.full(4, SIZE * 1.0))
+        works = [comm.allreduce_async(array(np.full(4, i, np.float32))) for i in range(300)]
+        for i, one in enumerate(works):
+            np.testing.assert_array_equal(one.wait().get(), np.full(4, SIZE * 1.0 * i))
+        # The last rank is late again and again: an earlier result would be read if a wait were missing.
+        for i in range(30):
+            if RANK == SIZE - 1:
+                time.sleep(0.002)
+            x.set(np.full(4, i + RANK, np.float32))
+            comm.allreduce(x, out=late)
+            np.testing.assert_array_equal(late.get(), np.full(4, SIZE * i + SIZE * (SIZE - 1) // 2))
+
+
+@case
+def own_memory() -> None:
+    """Arrays of `comm.empty` on the device, alone and as arrays of another library; their memory is used again."""
+    with start(transport="leader") as comm:
+        stream = Stream()
+        addresses = set()
+        for i in range(5):
+            x = comm.empty(1000, where="cuda")
+            whole = comm.empty((SIZE, 500), "int64", where="cuda:0")
+            seen = cupy.asarray(x)
+            seen.set(np.full(1000, i + RANK, np.float32))
+            y = comm.allreduce(x, stream=stream)
+            assert type(y) is type(x) and y.shape == (1000,)
+            comm.synchronize(stream)
+            total = SIZE * i + SIZE * (SIZE - 1) // 2
+            np.testing.assert_array_equal(cupy.asarray(y).get(), np.full(1000, total, np.float32))
+            cupy.asarray(whole).fill(RANK)
+            part = comm.reduce_scatter(whole)
+            comm.synchronize()
+            np.testing.assert_array_equal(cupy.asarray(part).get(), np.full((1, 500), SIZE * (SIZE - 1) // 2))
+            addresses.add(x.__cuda_array_interface__["data"][0])
+            del x, y, seen, whole, part
+        assert len(addresses) < 5, addresses
+        for where in ("gpu", "cuda:x", ""):
+            with raises(ValueError, "where is"):
+                comm.empty(3, where=where)
+        with raises(ValueError, "there is no device 77"):
+            comm.empty(3, where="cuda:77")
+
+
+@case
+def staged() -> None:
+    """Where no rank can lead and there is no NCCL, large arrays pass through pinned memory in slices."""
+    with start() as comm:
+        for count in (4_000_001, 1_100_000, 10):
+            inputs = inputs_of(np.float32, count)
+            x = array(inputs[RANK])
+            y = comm.allreduce(x)
+            assert last_engine(comm) not in ("leader", "nccl")
+            np.testing.assert_array_equal(y.get(), expected(inputs, "sum"))
+            np.testing.assert_array_equal(x.get(), inputs[RANK])
+            works = [comm.allreduce_async(x, "max") for _ in range(2)]
+            for work in works:
+                np.testing.assert_array_equal(work.wait().get(), expected(inputs, "max"))
+            del work, works
+            assert comm.allreduce(x, out=x) is x
+            np.testing.assert_array_equal(x.get(), y.get())
+        assert os.environ["WHY"] in comm.explain("allreduce", 64), comm.explain("allreduce", 64)
+    assert driver.registered() == 0, driver.registered()
+
+
+@case
+def graphs() -> None:
+    """Captured calls are replayed with other inputs, one rank delayed, beside other calls."""
+    with start(transport="leader") as comm:
+        x, y, z = (array(np.zeros(500, np.float32)) for _ in range(3))
+        stream = Stream()
+        with stream:
+            comm.allreduce(x, out=y)
+            stream.begin_capture()
+            comm.allreduce(x, out=y)
+            comm.allreduce(y, "max", out=z)
+            graph = stream.end_capture()
+            for i in range(REPLAYS):
+                if RANK == SIZE - 1 and i % 10 == 0:
+                    time.sleep(0.003)
+                x.set(np.full(500, i + RANK, np.float32))
+                graph.launch(stream)
+                total = np.full(500, SIZE * i + SIZE * (SIZE - 1) // 2, np.float32)
+                np.testing.assert_array_equal(z.get(), total)
+                if i % 25 == 0:
+                    np.testing.assert_array_equal(comm.allreduce(y).get(), SIZE * total)
+
+
+@case
+def captured_first() -> None:
+    """A first call in a captured stream is refused on all ranks, and nothing is lost."""
+    with start(transport="leader") as comm:
+        x, stream = array(np.ones(4)), Stream()
+        if RANK == 1:
+            stream.begin_capture()
+            with raises(ValueError, "captured"):
+                comm.allreduce(x, stream=stream)
+            stream.end_capture()
+        else:
+            with raises(Aborted, "rank 1", "captured"):
+                comm.allreduce(x, stream=stream)
+        with stream:
+            np.testing.assert_array_equal(comm.allreduce(x).get(), np.full(4, SIZE * 1.0))
+
+
+@case
+def prepared() -> None:
+    """After `prepare`, even a first call may be captured."""
+    with start() as comm:
+        comm.prepare()
+        x, y, stream = array(np.zeros(500, np.float32)), array(np.zeros(500, np.float32)), Stream()
+        with stream:
+            stream.begin_capture()
+            comm.allreduce(x, out=y)
+            graph = stream.end_capture()
+            assert last_engine(comm) == "leader"
+            for i in range(3):
+                x.set(np.full(500, i + RANK, np.float32))
+                graph.launch(stream)
+                np.testing.assert_array_equal(y.get(), np.full(500, SIZE * i + SIZE * (SIZE - 1) // 2, np.float32))
+
+
+@case
+def chosen() -> None:
+    """Ranks that share a device are led although NCCL is there; `explain` says so, and what is not led."""
+    with start() as comm:
+        x = array(np.ones(4))
+        np.testing.assert_array_equal(comm.allreduce(x).get(), np.full(4, SIZE * 1.0))
+        assert last_engine(comm) == "leader"
+        text = comm.explain("allreduce", 1024)
+        assert "on CUDA     leader: one rank's kernel" in text and "device=shared" in text, text
+        assert ", on device 0" in text, text
+        text = comm.explain("scan", 1024)
+        assert "on CUDA     staging" in text and "not         leader: it does not run scan" in text, text
+        np.testing.assert_array_equal(comm.allreduce(x, algorithm="ring").get(), np.full(4, SIZE * 1.0))
+        assert last_engine(comm) != "leader"
+        np.testing.assert_array_equal(comm.scan(x).get(), np.full(4, RANK + 1.0))
+        plan = comm.allreduce_plan(x, out=x)
+        assert plan() is x
+        np.testing.assert_array_equal(x.get(), np.full(4, SIZE * 1.0))
+        with raises(ValueError, "group() block"), comm.group():
+            comm.allreduce(x)
+        with raises(TypeError, "avg"):
+            comm.allreduce(array(np.ones(3, np.int32)), "avg")
+
+
+@case
+def own_devices() -> None:
+    """Ranks with devices of their own use NCCL, or a leader if that is asked for and devices reach each other."""
+    Device(RANK).use()
+    with collectives.init(timeout=30.0) as comm:
+        x = array(np.ones(4))
+        np.testing.assert_array_equal(comm.allreduce(x).get(), np.full(4, SIZE * 1.0))
+        assert last_engine(comm) == "nccl"
+        if os.environ.get("STAND_IN_PEERS") == "0":
+            with raises(ValueError, "cannot be reached"):
+                comm.allreduce(x, algorithm="leader")
+            return
+        np.testing.assert_array_equal(comm.allreduce(x, algorithm="leader").get(), np.full(4, SIZE * 1.0))
+        assert last_engine(comm) == "leader"
+
+
+@case
+def groups() -> None:
+    """Communicators from others have an engine each, and leave no registered memory."""
+    with start() as comm:
+        x = array(np.full(4, RANK + 1.0))
+        comm.allreduce(x)
+        comm.synchronize()
+        before = driver.registered()
+        for _ in range(4):
+            with comm.dup() as other:
+                np.testing.assert_array_equal(other.allreduce(x).get(), np.full(4, SIZE * (SIZE + 1) / 2))
+                assert last_engine(other) == "leader"
+        assert driver.registered() == before, (driver.registered(), before)
+        pair = comm.split(0, key=-RANK)
+        assert pair is not None
+        y = array(np.full(2, float(pair.rank)))
+        pair.broadcast(y, 0)
+        np.testing.assert_array_equal(y.get(), [0.0, 0.0])
+        pair.close()
+    assert driver.registered() == 0, driver.registered()
+    print(f"descriptors: {len(os.listdir('/proc/self/fd'))}")
+
+
+@case
+def bad_input() -> None:
+    """Each is refused with a clear error on the rank that made it, and the communicator goes on."""
+    with start(transport="leader") as comm:
+        good = array(np.ones(4, np.float32))
+        comm.allreduce(good)
+        freed = array(np.ones(4, np.float32))
+        freed.free()
+        with raises(ValueError, "x (address 0x", "not memory of a CUDA device"):
+            comm.allreduce(freed, out=good)
+        with Device(1):
+            other, foreign = array(np.ones(4, np.float32)), Stream()
+        with raises(ValueError, "device 1", f"rank {RANK}"):
+            comm.allreduce(other)
+        with raises(ValueError, "x is on device 0 and out on device 1"):
+            comm.allreduce(good, out=other)
+        with raises(ValueError, "not one of device"):
+            comm.allreduce(good, stream=foreign)
+        with raises(ValueError, "host memory"):
+            comm.allreduce(good, out=np.ones(4, np.float32))
+        with raises(TypeError, "host memory", 'transport="auto"'):
+            comm.allreduce(np.ones(4, np.float32))
+        with raises(ValueError, "out is read-only"):
+            comm.allreduce(good, out=cupy.ndarray((4,), np.float32, writable=False))
+        with raises(ValueError, "shape"):
+            comm.allreduce(good, out=cupy.empty((5,)))
+        with raises(ValueError, "divides the first axis"):
+            comm.reduce_scatter(cupy.empty((SIZE + 1,)))
+        with raises(TransportUnavailable, "it does not run scan"):
+            comm.scan(good)
+        with raises(TransportUnavailable, "it does not run scatter"):
+            comm.scatter(None if RANK else good)
+        np.testing.assert_array_equal(comm.allreduce(good).get(), np.full(4, SIZE * 1.0))
+
+
+@case
+def different() -> None:
+    """Ranks that make different calls learn it, and no kernel runs."""
+    comm = start(timeout=30.0)
+    comm.allreduce(array(np.ones(4)))
+    begun = time.monotonic()
+    with raises(DesyncError, "4 elements", "40000 elements"):
+        comm.allreduce(array(np.ones(40000 if RANK else 4)))
+        comm.synchronize()
+        comm.barrier()
+    assert time.monotonic() - begun < 5.0
+    comm.close()
+
+
+@case
+def late() -> None:
+    """A rank that makes no call is named at the deadline; the stream is free afterwards."""
+    comm = start(timeout=1.5)
+    x = array(np.ones(4))
+    comm.allreduce(x)
+    comm.synchronize()
+    if RANK == 1:
+        time.sleep(4)
+        with raises(OpTimeout, "rank 1", "not begun"):
+            comm.allreduce(x)
+    else:
+        work = comm.allreduce_async(x)
+        with raises(OpTimeout, "rank 1", "not begun"):
+            work.wait()
+        cupy.cuda.get_current_stream().synchronize()
+        with raises(OpTimeout, "rank 1"):
+            comm.allreduce(x)
+    comm.close()
+
+
+@case
+def fenced() -> None:
+    """A rank that gives up while a kernel writes its output keeps what it writes there itself."""
+    comm = start(timeout=60.0)
+    count = 4000  # elements, 16 in a tile, each of which takes a while
+    x, y = array(np.ones(count, np.float32)), array(np.zeros(count, np.float32))
+    comm.allreduce(array(np.ones(4, np.float32)))
+    comm.synchronize()
+    comm.barrier()
+    if RANK == 1:
+        work = comm.allreduce_async(x, out=y)
+        while not y.peek().any():
+            time.sleep(0.001)
+        comm.close()
+        with raises(Aborted, "closed"):
+            work.wait()
+        assert not y.peek().all(), "the kernel had ended before"
+        y.fill(7.0)
+        time.sleep(0.7)
+        late_writes = int((y.peek() != 7.0).sum())
+        assert late_writes <= 16, f"{late_writes} elements were written later"  # the tile that was under way
+    else:
+        with raises(PeerLost, "rank 1"):
+            comm.allreduce(x, out=y)
+            comm.synchronize()
+            comm.barrier()
+        comm.close()
+
+
+def _survive(comm: collectives.Communicator, begin: Callable[[], Any], lost: int) -> None:
+    """Raise PeerLost within the bar, use the device, and go on alone."""
+    begun = time.monotonic()
+    with raises(PeerLost, f"rank {lost}"):
+        begin()
+        comm.synchronize()
+    took = time.monotonic() - begun
+    print(f"raised after {took:.2f} s")
+    assert took < SOON + 1.0, took  # of which the other rank needs up to a second to die
+    cupy.cuda.get_current_stream().synchronize()
+    comm.close()
+    with collectives.init("memory://alone", rank=0, size=1, transport="leader") as new:
+        np.testing.assert_array_equal(new.allreduce(array(np.arange(3.0))).get(), [0, 1, 2])
+
+
+@case
+def killed() -> None:
+    """The rank KILLED dies in the middle of calls: the leader, or another."""
+    lost = int(os.environ["KILLED"])
+    comm = start(timeout=60.0)
+    x = array(np.ones(4))
+    comm.allreduce(x)
+    comm.barrier()
+    if lost == RANK:
+        comm.allreduce_async(x)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    _survive(comm, lambda: [comm.allreduce_async(x) for _ in range(50)], lost)
+
+
+@case
+def killed_while_meeting() -> None:
+    comm = start(timeout=60.0)
+    comm.barrier()
+    if RANK == 1:
+        _engine.LeaderMember.meet = _die  # type: ignore[method-assign, assignment]
+        comm.allreduce(array(np.ones(4)))
+    _survive(comm, lambda: comm.allreduce(array(np.ones(4))), 1)
+
+
+def _die(*_: Any) -> Any:
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@case
+def unable() -> None:
+    """A rank that cannot take part: all ranks go through host memory, and say why."""
+    with start() as comm:
+        np.testing.assert_array_equal(comm.allreduce(array(np.ones(4))).get(), np.full(4, SIZE * 1.0))
+        assert last_engine(comm) != "leader"
+        text = comm.explain("allreduce", 64)
+        assert os.environ["WHY"] in text, text
+
+
+@case
+def out_of_memory() -> None:
+    """The device's memory is full when a call has to stage its array: all ranks learn it."""
+    comm = start(timeout=30.0)
+    comm.allreduce(array(np.ones(4)))
+    driver.kind = "none" if RANK == 1 else "handle"
+    x = array(np.ones(1 << 18, np.float64))  # 2 MiB, and more than that in the heap
+    os.environ["STAND_IN_MOST_MIB"] = "1"
+    begun = time.monotonic()
+    with raises((TransportUnavailable, Aborted), "rank 1" if RANK != 1 else "memory is full"):
+        comm.allreduce(x, out=x)
+        comm.synchronize()
+        comm.barrier()
+    assert time.monotonic() - begun < 5.0
+    comm.close()
+
+
+if __name__ == "__main__":
+    case.run(sys.argv[1])

@@ -1,0 +1,103 @@
+"""Calls of ranks that share a device, led by one of them: results, order, graphs, errors, on the stand-ins.
+
+Nothing here has to do with a device: the stand-in for the driver runs the kernels' source on host memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.collectives.cuda.ranks import run, succeed
+from tests.stand_in.build import StandIn
+
+WORKER: Final = Path(__file__).with_name("leading.py")
+OWN: Final = {0: {"WORKER_DEVICE": "0"}, 1: {"WORKER_DEVICE": "1"}}  # a device for each rank
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_results_have_the_bits_of_the_cpu(size: int, stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("results", tmp_path, stand_in.environment(tmp_path), size, worker=WORKER))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_collectives(size: int, stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("collectives_of_all_kinds", tmp_path, stand_in.environment(tmp_path), size, worker=WORKER))
+
+
+@pytest.mark.parametrize("case", ["memory_of_all_kinds", "memory_used_again", "own_memory", "chosen", "groups"])
+def test_memory_and_choice(case: str, stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run(case, tmp_path, stand_in.environment(tmp_path), worker=WORKER))
+
+
+@pytest.mark.parametrize("case", ["order", "graphs", "prepared"])
+def test_streams_with_a_delayed_rank(case: str, stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run(case, tmp_path, stand_in.environment(tmp_path), 3, worker=WORKER))
+
+
+@pytest.mark.parametrize(("case", "waits"), [("order", "main"), ("order", "other"), ("graphs", "main")])
+def test_no_wait_is_superfluous(case: str, waits: str, stand_in: StandIn, tmp_path: Path) -> None:
+    """Without the waits that a caller, or the leader's thread, puts into streams, results are wrong or early."""
+    environment = {**stand_in.environment(tmp_path), "STAND_IN_DROP_WAITS": waits}
+    ended = run(case, tmp_path, environment, 3, worker=WORKER)
+    assert any("AssertionError" in one.output for one in ended), [one.output for one in ended]
+
+
+@pytest.mark.parametrize("case", ["bad_input", "captured_first", "different", "late", "out_of_memory"])
+def test_what_goes_wrong(case: str, stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run(case, tmp_path, stand_in.environment(tmp_path), worker=WORKER))
+
+
+def test_a_rank_that_gives_up_is_not_written_any_more(stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), "STAND_IN_TILE_US": "2000"}
+    succeed(run("fenced", tmp_path, environment, worker=WORKER))
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["leader", "other"])
+def test_a_rank_that_is_killed_is_named(lost: int, stand_in: StandIn, tmp_path: Path) -> None:
+    ended = run("killed", tmp_path, {**stand_in.environment(tmp_path), "KILLED": str(lost)}, worker=WORKER)
+    assert ended[lost].returncode == -9, ended[lost].output
+    succeed(ended, but=lost)
+
+
+def test_a_rank_that_is_killed_while_ranks_meet_is_named(stand_in: StandIn, tmp_path: Path) -> None:
+    ended = run("killed_while_meeting", tmp_path, stand_in.environment(tmp_path), worker=WORKER)
+    assert ended[1].returncode == -9, ended[1].output
+    succeed(ended, but=1)
+
+
+@pytest.mark.parametrize("peers", ["1", "0"], ids=["reach each other", "do not"])
+def test_devices_that_are_not_shared(peers: str, stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), "STAND_IN_PEERS": peers}
+    succeed(run("own_devices", tmp_path, environment, worker=WORKER))
+
+
+def test_staging(stand_in: StandIn, tmp_path: Path) -> None:
+    """Ranks whose devices do not reach each other, without NCCL."""
+    environment = {
+        **stand_in.environment(tmp_path),
+        "STAND_IN_PEERS": "0",
+        "COLLECTIVES_NCCL": "/no/such/file",
+        "WHY": "cannot be reached",
+    }
+    succeed(run("staged", tmp_path, environment, each=OWN, worker=WORKER))
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"COLLECTIVES_NVRTC": "/no/such/file"}, {"STAND_IN_LACKS": "cuIpcGetMemHandle"}],
+    ids=["no NVRTC", "driver that lacks a function"],
+)
+def test_a_rank_that_cannot_take_part(variables: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), "WHY": "rank 1 on"}
+    succeed(run("unable", tmp_path, environment, each={1: variables}, worker=WORKER))
+
+
+def test_records_are_authenticated(stand_in: StandIn, tmp_path: Path) -> None:
+    secret = tmp_path / "job.key"
+    secret.touch(0o600)
+    secret.write_text("ab" * 32)
+    environment = {**stand_in.environment(tmp_path), "COLLECTIVES_SECRET_FILE": str(secret)}
+    succeed(run("chosen", tmp_path, environment, worker=WORKER))

@@ -1,0 +1,93 @@
+// Memory of a device that this library allocates, exports and stages, on the stand-in for the CUDA driver.
+#include <array>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "cuda/heap.hpp"
+#include "cuda/staging.hpp"
+#include "device_memory.hpp"
+
+using namespace collectives;
+
+namespace {
+
+// Memory that is exported in that way: 0 by a handle, 1 by a descriptor, 2 not at all.
+cuda::Pointer allocated(std::size_t bytes, int kind) {
+    cuda::Pointer address = 0;
+    REQUIRE(driver_function<int (*)(std::uint64_t*, std::size_t, int)>("stand_in_allocate")(&address, bytes,
+                                                                                            kind) == 0);
+    return address;
+}
+
+void* bytes_at(cuda::Pointer address) { return reinterpret_cast<void*>(address); }
+
+}  // namespace
+
+TEST_CASE("an allocation is described as a whole, and how it can be exported") {
+    const auto context = cuda::PrimaryContext::of(0);
+    const cuda::Current current(*context);
+    for (const int kind : {0, 1, 2}) {
+        const cuda::Pointer start = allocated(10'000, kind);
+        cuda::Exported found = cuda::describe(start + 5000, 100, 0);
+        CHECK(found.start == start);
+        CHECK(found.bytes == 10'000);
+        constexpr std::array routes{cuda::Route::handle, cuda::Route::descriptor, cuda::Route::none};
+        CHECK(found.route == routes[static_cast<std::size_t>(kind)]);
+        const UniqueFd descriptor = cuda::complete(found);
+        CHECK(static_cast<bool>(descriptor) == (kind == 1));
+        CHECK(cuda::describe(start + 5000, 5001, 0).route == cuda::Route::none);  // beyond its end
+    }
+    const cuda::Exported one = cuda::describe(allocated(16, 0), 16, 0);
+    CHECK(one.buffer != cuda::describe(allocated(16, 0), 16, 0).buffer);
+}
+
+TEST_CASE("a descriptor is mapped at another place of the same memory") {
+    const auto context = cuda::PrimaryContext::of(0);
+    const cuda::Current current(*context);
+    const cuda::Pointer start = allocated(5000, 1);
+    cuda::Exported exported = cuda::describe(start, 5000, 0);
+    UniqueFd descriptor = cuda::complete(exported);
+    const cuda::Imported imported(context, exported, std::move(descriptor));
+    CHECK(imported.start() != start);
+    std::memset(bytes_at(start), 7, 5000);
+    CHECK(static_cast<const char*>(bytes_at(imported.start()))[4999] == 7);
+}
+
+TEST_CASE("blocks are used again, when nobody has them any more, for arrays of about their size") {
+    const auto context = cuda::PrimaryContext::of(1);
+    auto one = cuda::allocate(context, 1000);
+    const cuda::Pointer first = one->address();
+    CHECK(cuda::block_of(first + 900, 100) == one);
+    CHECK(cuda::block_of(first + 900, 5000) == nullptr);
+    const std::size_t before = cuda::heap_bytes(1);
+    CHECK(cuda::allocate(context, 1000)->address() != first);
+    one.reset();
+    CHECK(cuda::block_of(first, 1) == nullptr);
+    std::vector<std::shared_ptr<const cuda::Block>> again{cuda::allocate(context, 900),
+                                                          cuda::allocate(context, 900)};
+    CHECK((again[0]->address() == first || again[1]->address() == first));
+    CHECK(cuda::allocate(context, 10)->address() != first);
+    CHECK(cuda::heap_bytes(1) < before + 3000);
+}
+
+TEST_CASE("arrays pass through staging memory in the order of the caller's stream") {
+    const auto context = cuda::PrimaryContext::of(0);
+    const cuda::Current current(*context);
+    const TestStream stream;
+    const DeviceFloats from({1, 2, 3, 4});
+    const DeviceFloats to({0, 0, 0, 0});
+    std::vector<float> memory(1024);
+    cuda::Staging staging(context, reinterpret_cast<std::byte*>(memory.data()), 4096);
+    staging.begin(stream.handle());
+    const cuda::Signal there = staging.fetch(16, from.address(), 16);
+    while (!there.is_set()) std::this_thread::yield();
+    CHECK(memory[4] == 1);
+    staging.put(16, to.address(), 16);
+    staging.end(stream.handle());
+    stream.synchronize();
+    CHECK(to.values() == from.values());
+    CHECK(staging.is_free());
+    CHECK_THROWS_AS(staging.put(4090, to.address(), 16), Error);
+}

@@ -1,0 +1,66 @@
+"""The leader form, for ranks that share a CUDA device: whether this process can use it, and where NVRTC is.
+
+Invariant: nothing here loads NVRTC or initialises the CUDA driver.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from collectives.native import _engine
+
+VARIABLE: Final = "COLLECTIVES_NVRTC"
+_WHEELS: Final = ("nvidia.cu13", "nvidia.cuda_nvrtc")  # those of CUDA 13, and of CUDA 12
+_FILES: Final = {13: "libnvrtc.so.13", 12: "libnvrtc.so.12"}  # by the oldest version of CUDA that its code needs
+_CURE: Final = 'install it, pip install "pycollectives[cuda12]" or "[cuda13]"'
+
+
+class Compiler(NamedTuple):
+    """A libnvrtc: its path, or a name that the loader finds. If `problem` is not empty, there is none to use."""
+
+    path: str = ""
+    problem: str = ""
+
+
+def find_compiler(env: Mapping[str, str] = os.environ) -> Compiler:
+    """NVRTC, NVIDIA's run-time compiler, for this process. Never raises."""
+    wanted = env.get(VARIABLE, "")
+    if wanted:
+        if not os.path.isabs(wanted) or not os.path.isfile(wanted):
+            return Compiler(problem=f"{VARIABLE} is {wanted!r}, which is not the absolute path of a file: correct it")
+        return Compiler(wanted)
+    driver = _engine.cuda_driver()[1]
+    usable = [name for major, name in _FILES.items() if not driver or driver >= 1000 * major]
+    for package in _WHEELS:
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for name in usable:
+                path = Path(folder, "lib", name)
+                if path.is_file():
+                    return Compiler(str(path))
+    found = ctypes.util.find_library("nvrtc")
+    if found in usable:
+        return Compiler(str(found))
+    return Compiler(problem=f"NVRTC, which compiles the kernels, is not installed: {_CURE}")
+
+
+class Leader:
+    """Implements `transports.library.Library`."""
+
+    @property
+    def scheme(self) -> str:
+        return "leader"
+
+    def available(self) -> str | None:
+        return _engine.why_no_cuda() or find_compiler().problem or None
+
+    def published(self) -> Sequence[str]:
+        return ("1",)  # the version of what ranks exchange to form the engine
