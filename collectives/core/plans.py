@@ -95,8 +95,8 @@ class Plans:
     def allgatherv_plan(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
         """Prepares `allgatherv` of `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        All ranks have to call this method, because it exchanges the lengths of their arrays. A run of the plan does
-        not.
+        All ranks have to call this method, because it exchanges the lengths of their arrays.
+        `plan()` does not exchange them again.
         """
         return self._plan(self._calls.allgatherv, x, None, timeout, algorithm)
 
@@ -107,15 +107,16 @@ class Plans:
     def gatherv_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
         """Prepares `gatherv` of `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        All ranks have to call this method, because it exchanges the lengths of their arrays. A run of the plan does
-        not.
+        All ranks have to call this method, because it exchanges the lengths of their arrays.
+        `plan()` does not exchange them again.
         """
         return self._plan(self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter_plan(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
         """Prepares `scatter` of the root's `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        All ranks have to call this method, because it sends them the shape of `x`. A run of the plan does not.
+        All ranks have to call this method, because it sends them the shape of `x`. `plan()` does
+        not send it again.
         """
         return self._plan(self._calls.scatter, x, None, timeout, root, algorithm)
 
@@ -124,8 +125,8 @@ class Plans:
     ) -> Plan:
         """Prepares `scatterv` of the root's `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        All ranks have to call this method, because it sends them the shape of `x` and the counts. A run of the plan
-        does not.
+        All ranks have to call this method, because it sends them the shape of `x` and the counts.
+        `plan()` does not send them again.
         """
         return self._plan(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
@@ -136,8 +137,8 @@ class Plans:
     def alltoallv_plan(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
         """Prepares `alltoallv` of `x` for many runs; returns a plan, and `plan()` runs it once.
 
-        All ranks have to call this method, because it exchanges the lengths of their arrays. A run of the plan does
-        not.
+        All ranks have to call this method, because it exchanges the lengths of their arrays.
+        `plan()` does not exchange them again.
         """
         return self._plan(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 

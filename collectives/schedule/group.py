@@ -44,7 +44,7 @@ class Group:
         self._match()
 
     def sent(self, number: int) -> Chunk:
-        """Returns the chunk (consecutive blocks of a buffer) that step `number`, a send, sends."""
+        """Returns the chunk (consecutive blocks of a buffer) that step `number` sends. This step has to be a send."""
         step = self.steps[number]
         assert isinstance(step, Send)
         return step.chunk

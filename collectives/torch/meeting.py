@@ -165,7 +165,7 @@ class Channel:
         self._thread.start()
 
     def start(self, operation: Callable[[Communicator], Started], seconds: float) -> Started:
-        """Starts a send or receive on this connection; it fails if the other rank does not connect within `seconds`.
+        """Starts a send or receive between the two ranks; it fails if the other rank does not connect within `seconds`.
 
         `operation(comm)` starts it on the communicator of the two ranks. Returns a handle to wait for.
         """
