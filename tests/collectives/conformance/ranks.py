@@ -140,6 +140,8 @@ def processes(prefixes: Sequence[Sequence[str]], site: Path | None = None) -> It
     try:
         for number, prefix in enumerate(prefixes):
             ranks.append(ProcessRank(number, prefix, site))
+        for rank in ranks:  # a forked one is there before the test begins, which must leave no process behind
+            assert rank.answer() == "begun"
         yield ranks
     finally:
         for rank in ranks:

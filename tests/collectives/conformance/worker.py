@@ -88,6 +88,7 @@ def main() -> None:
     def answer(value: Any) -> None:
         print(json.dumps(value), flush=True)
 
+    answer("begun")
     serve((json.loads(line) for line in sys.stdin), answer)
 
 
