@@ -242,7 +242,7 @@ def test_inproc_waits_for_a_thread_that_met_us_but_is_not_ready(group: Recording
 
 
 def test_unknown_schemes_list_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'pigeon'.*auto, inproc, shm, tcp, verbs, nccl$"):
+    with pytest.raises(ValueError, match=r"'pigeon'.*auto, inproc, shm, tcp, verbs, nccl, leader$"):
         registry.transport("pigeon")
 
 
