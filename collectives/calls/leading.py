@@ -20,7 +20,7 @@ from collectives.calls.issued import Issued
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.streamed import ENGINE as NCCL
 from collectives.calls.streamed import StreamCalls
-from collectives.calls.targets import ROWS, reduced, target
+from collectives.calls.targets import ROWS, another_device, reduced, target
 from collectives.calls.work import Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import CollectiveError, TransportUnavailable
@@ -197,10 +197,7 @@ class LeaderCalls:
             self._member, self._without = self._form.form(device, deadline)
             self._device = None if self._member is None else device
         elif self._device != device:
-            raise ValueError(
-                f"x is on device {device}, but rank {self._calls.rank} of this communicator uses device "
-                f"{self._device}: one communicator has one device on each rank (comm.dup() gives another)"
-            )
+            raise another_device(device, self._device, self._calls.rank)
         return self._without
 
     def _against(self, name: str, dtype: str, op: str) -> str:

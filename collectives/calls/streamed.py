@@ -18,6 +18,7 @@ from collectives.calls.issued import Issued
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.pieces import Piece
 from collectives.calls.status import Status
+from collectives.calls.targets import another_device
 from collectives.calls.work import Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import CollectiveError, TransportUnavailable
@@ -179,10 +180,7 @@ class StreamCalls:
         elif wrong is not None:
             raise wrong
         elif self._device not in (None, device):
-            raise ValueError(
-                f"x is on device {device}, but rank {self._calls.rank} of this communicator uses device "
-                f"{self._device}: one communicator has one device on each rank (comm.dup() gives another)"
-            )
+            raise another_device(device, self._device, self._calls.rank)
         return self._without
 
     def connect(self, kinds: Sequence[str], device: int, deadline: Deadline) -> None:

@@ -21,6 +21,14 @@ def reduced(x: Any, name: str = "x") -> CudaArray:
     return cuda.reading(x, name, moved=narrow)
 
 
+def another_device(device: int, used: int | None, rank: int) -> ValueError:
+    """The error for an array on `device`, if rank `rank` of its communicator uses the device `used`."""
+    return ValueError(
+        f"x is on device {device}, but rank {rank} of this communicator uses device {used}: one communicator has one "
+        "device on each rank (comm.dup() gives another)"
+    )
+
+
 def target(name: str, x: CudaArray, out: Any, root: int, stream: int, rank: int, size: int) -> CudaArray | None:
     """The array for the result of collective `name` on rank `rank` of `size`; None if this rank gets none.
 

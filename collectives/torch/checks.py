@@ -6,12 +6,15 @@ raise DesyncError.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from collectives.arrays.array import Array
 from collectives.native.errors import DesyncError
-from collectives.torch.tensors import pour
+from collectives.torch.tensors import one, pour
 
 
 def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
@@ -28,6 +31,64 @@ def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
     if len(splits) != size or sum(splits) != rows:
         raise ValueError(f"all_to_all_single: {what}_split_sizes {list(splits)} do not divide {form(tensor)}")
     return list(splits)
+
+
+def exchanged_counts(
+    output: Any, inp: Any, output_splits: Any, input_splits: Any, size: int, rank: int
+) -> list[int] | None:
+    """Returns how many elements `all_to_all_single` sends to each of `size` ranks; None if all parts are equal.
+
+    Raises ValueError if the tensors `output` and `inp` do not fit together, or the splits do not fit them.
+    """
+    receives = rows_of(output, output_splits, size, "output")
+    sends = rows_of(inp, input_splits, size, "input")
+    if not output_splits and not input_splits:
+        check_fit(inp, output, "all_to_all_single", "the output")
+        return None
+    row = math.prod(inp.shape[1:])
+    if row != math.prod(output.shape[1:]) or inp.dtype != output.dtype:
+        raise ValueError(f"all_to_all_single: rows of {form(inp)} do not fit into those of {form(output)}")
+    if receives[rank] != sends[rank]:
+        raise ValueError(
+            f"all_to_all_single: rank {rank} sends itself {sends[rank]} rows, but expects {receives[rank]}"
+        )
+    return [rows * row for rows in sends]
+
+
+def everyones(lists: Any, size: int, what: str) -> list[Any]:
+    """Returns the list of tensors, one for each of `size` ranks: `lists`, or the only list in `lists`.
+
+    Raises ValueError, which begins with `what`, for another number of tensors.
+    """
+    tensors = list(lists if lists and isinstance(lists[0], torch.Tensor) else one(lists, what))
+    if len(tensors) != size:
+        raise ValueError(f"{what}: a list of {len(tensors)} tensors was given for {size} ranks")
+    return tensors
+
+
+def check_lists(outputs: Sequence[Any], inputs: Sequence[Any], size: int) -> None:
+    """Raises ValueError unless `all_to_all` got one output and one input for each of `size` ranks."""
+    for what, tensors in (("outputs", outputs), ("inputs", inputs)):
+        if len(tensors) != size:
+            raise ValueError(f"all_to_all: {len(tensors)} {what} were given for {size} ranks")
+
+
+def check_scattered(output: Any, inp: Any, size: int) -> None:
+    """Raises ValueError unless `inp` has the elements of `output` for each of `size` ranks, and its dtype."""
+    if inp.numel() != size * output.numel() or output.dtype != inp.dtype:
+        raise ValueError(
+            f"reduce_scatter_tensor: the input needs {size} times the elements of the output and its dtype, "
+            f"but they are {form(inp)} and {form(output)}"
+        )
+
+
+def check_gathered(output: Any, inp: Any, size: int) -> None:
+    """Raises ValueError unless `output` has room for `inp` of each of `size` ranks, and its dtype."""
+    if output.numel() != size * inp.numel() or output.dtype != inp.dtype:
+        raise ValueError(
+            f"all_gather_into_tensor: the output needs {size} times the elements of the input and its dtype, "
+            f"but they are {form(output)} and {form(inp)}"
+        )
 
 
 def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:

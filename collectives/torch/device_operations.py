@@ -6,7 +6,6 @@ that a rank can detect without the other ranks, TypeError or ValueError is raise
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -14,10 +13,17 @@ import torch
 from torch.distributed import ReduceOp
 
 from collectives.native.errors import DesyncError
-from collectives.torch.checks import check_fit, form, rows_of
-from collectives.torch.operations import After, Operation
+from collectives.torch.checks import (
+    check_fit,
+    check_gathered,
+    check_lists,
+    check_scattered,
+    everyones,
+    exchanged_counts,
+)
+from collectives.torch.operations import After, Operation, after_all
 from collectives.torch.reductions import factor_of, name_of
-from collectives.torch.tensors import one, same
+from collectives.torch.tensors import same
 
 
 class DeviceOperations:
@@ -47,7 +53,7 @@ class DeviceOperations:
         name = name_of(op)
         for array in arrays:
             self._scale(array, op)
-        after = _after(*(self._divided(array, op) for array in arrays), *finishes)
+        after = after_all(*(self._divided(array, op) for array in arrays), *finishes)
         kind = "sum" if any(_averages_integers(op, array) for array in arrays) else name
         return [self._operation("allreduce_many", (list(arrays), kind), tensors, after, list(arrays))]
 
@@ -60,7 +66,7 @@ class DeviceOperations:
         return self._reduced("reduce", (array,), op, (root,), (tensor,), None, None)
 
     def reduce_scatter(self, output: Any, input_list: Any, op: Any) -> Operation:
-        inputs = self._everyones(input_list, "reduce_scatter")
+        inputs = everyones(input_list, self._size, "reduce_scatter")
         check_fit(output, inputs[self._rank], "reduce_scatter", f"the input for rank {self._rank}")
         whole = torch.cat([part.reshape(-1) for part in inputs])
         out, finish = _filled(output)
@@ -68,15 +74,11 @@ class DeviceOperations:
             return self._reduced("reduce_scatter", (whole,), op, (), (output,), out, finish)
         self._scale(whole, op)
         counts = [part.numel() for part in inputs]
-        after = _after(self._divided(out, op), finish)
+        after = after_all(self._divided(out, op), finish)
         return self._operation("reduce_scatterv", (whole, counts, self._kind(op, whole)), (output,), after, out)
 
     def reduce_scatter_single(self, output: Any, inp: Any, op: Any) -> Operation:
-        if inp.numel() != self._size * output.numel() or output.dtype != inp.dtype:
-            raise ValueError(
-                f"reduce_scatter_tensor: the input needs {self._size} times the elements of the output and its dtype, "
-                f"but they are {form(inp)} and {form(output)}"
-            )
+        check_scattered(output, inp, self._size)
         out, finish = _filled(output)
         whole = _apart(inp.reshape(-1), out)
         if factor_of(op) is not None and whole.data_ptr() == inp.data_ptr():
@@ -96,7 +98,7 @@ class DeviceOperations:
         array = args[0]
         self._scale(array, op)
         divided = None if out is None else self._divided(out, op)
-        return self._operation(name, (*args, self._kind(op, array), *more), tensors, _after(divided, finish), out)
+        return self._operation(name, (*args, self._kind(op, array), *more), tensors, after_all(divided, finish), out)
 
     def _kind(self, op: Any, array: Any) -> str:
         return "sum" if _averages_integers(op, array) else name_of(op)
@@ -116,10 +118,10 @@ class DeviceOperations:
 
     def broadcast(self, tensor: Any, root: int) -> Operation:
         array, finish = (_written if root == self._rank else _filled)(tensor)
-        return self._operation("broadcast", (array, root), (tensor,), _after(finish))
+        return self._operation("broadcast", (array, root), (tensor,), after_all(finish))
 
     def allgather(self, output_list: Any, tensor: Any) -> Operation:
-        outputs = self._everyones(output_list, "all_gather")
+        outputs = everyones(output_list, self._size, "all_gather")
         check_fit(tensor, outputs[self._rank], "all_gather", f"the output of rank {self._rank}")
         inp = tensor.reshape(-1)
         if not same(outputs):
@@ -128,20 +130,16 @@ class DeviceOperations:
         return self._operation("allgather", (inp,), outputs, lambda _: _pour(whole, outputs, "all_gather"), whole)
 
     def all_gather_single(self, output: Any, inp: Any) -> Operation:
-        if output.numel() != self._size * inp.numel() or output.dtype != inp.dtype:
-            raise ValueError(
-                f"all_gather_into_tensor: the output needs {self._size} times the elements of the input and its dtype, "
-                f"but they are {form(output)} and {form(inp)}"
-            )
+        check_gathered(output, inp, self._size)
         out, finish = _filled(output)
         return self._operation(
-            "allgather", (_apart(inp.reshape(-1), out),), (output,), _after(finish), out.view(self._size, -1)
+            "allgather", (_apart(inp.reshape(-1), out),), (output,), after_all(finish), out.view(self._size, -1)
         )
 
     def gather(self, output_list: Any, tensor: Any, root: int) -> Operation:
         outputs: Sequence[Any] = ()
         if root == self._rank:
-            outputs = self._everyones(output_list, "gather")
+            outputs = everyones(output_list, self._size, "gather")
             for rank, output in enumerate(outputs):
                 check_fit(tensor, output, "gather", f"the output for rank {rank}")
         after: After = (lambda result: _pour(result, outputs, "gather")) if outputs else None
@@ -150,7 +148,7 @@ class DeviceOperations:
     def scatter(self, output: Any, input_list: Any, root: int) -> Operation:
         whole = None
         if root == self._rank:
-            inputs = self._everyones(input_list, "scatter")
+            inputs = everyones(input_list, self._size, "scatter")
             for rank, part in enumerate(inputs):
                 check_fit(output, part, "scatter", f"the input for rank {rank}")
             whole = torch.stack([part.reshape(-1) for part in inputs])
@@ -158,35 +156,22 @@ class DeviceOperations:
 
     def alltoall(self, output_tensors: Any, input_tensors: Any) -> Operation:
         outputs, inputs = list(output_tensors), list(input_tensors)
-        for what, tensors in (("outputs", outputs), ("inputs", inputs)):
-            if len(tensors) != self._size:
-                raise ValueError(f"all_to_all: {len(tensors)} {what} were given for {self._size} ranks")
+        check_lists(outputs, inputs, self._size)
         whole = torch.cat([tensor.reshape(-1) for tensor in inputs])
         return self._exchanged(outputs, whole, [tensor.numel() for tensor in inputs])
 
     def all_to_all_single(self, output: Any, inp: Any, output_splits: Any, input_splits: Any) -> Operation:
-        rows_of(output, output_splits, self._size, "output")
-        sends = rows_of(inp, input_splits, self._size, "input")
+        counts = exchanged_counts(output, inp, output_splits, input_splits, self._size, self._rank)
         flat = inp.reshape(-1)
-        if output_splits or input_splits:
-            row = math.prod(inp.shape[1:])
-            if row != math.prod(output.shape[1:]) or inp.dtype != output.dtype:
-                raise ValueError(f"all_to_all_single: rows of {form(inp)} do not fit into those of {form(output)}")
-            return self._exchanged((output,), flat, [rows * row for rows in sends])
-        check_fit(inp, output, "all_to_all_single", "the output")
+        if counts is not None:
+            return self._exchanged((output,), flat, counts)
         out, finish = _filled(output)
-        return self._operation("alltoall", (_apart(flat, out),), (output,), _after(finish), out.view(-1))
+        return self._operation("alltoall", (_apart(flat, out),), (output,), after_all(finish), out.view(-1))
 
     def _exchanged(self, outputs: Sequence[Any], whole: Any, counts: list[int]) -> Operation:
         return self._operation(
             "alltoallv", (whole, counts), outputs, lambda result: _pour(result, outputs, "all_to_all")
         )
-
-    def _everyones(self, lists: Any, what: str) -> list[Any]:
-        tensors = list(lists if lists and isinstance(lists[0], torch.Tensor) else one(lists, what))
-        if len(tensors) != self._size:
-            raise ValueError(f"{what}: a list of {len(tensors)} tensors was given for {self._size} ranks")
-        return tensors
 
 
 def _averages_integers(op: Any, array: Any) -> bool:
@@ -226,15 +211,3 @@ def _pour(result: Any, outputs: Sequence[Any], what: str) -> None:
         part = flat[start : start + output.numel()]
         start += output.numel()
         output.detach().copy_(part.view(output.shape))
-
-
-def _after(*finishes: Callable[[], Any] | None) -> After:
-    wanted = [finish for finish in finishes if finish is not None]
-    if not wanted:
-        return None
-
-    def after(_: Any) -> None:
-        for finish in wanted:
-            finish()
-
-    return after
