@@ -153,9 +153,10 @@ def reduce(
 
 
 def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:
-    """Gathers the rows of sparse gradients from all ranks; returns them as new arrays, for each gradient in `rows`.
+    """Gathers several sparse gradients: each item of `rows` holds this rank's rows of one of them.
 
-    Also returns how many bytes this rank sent.
+    Returns a list like `rows`, in which each item holds the rows of all ranks in new arrays, and how many bytes this
+    rank sent.
     """
     message = sparse.pack(rows)
     return sparse.unpack(comm.allgatherv(message, timeout=timeout), rows, comm.size), message.nbytes

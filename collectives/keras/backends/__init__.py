@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `DistributedOptimizer` for the exchange of gradients, which its docstring explains."""
+    """How gradients are exchanged. The docstring of `DistributedOptimizer` explains each option."""
 
     op: str = "average"
     compression: Compression | None = None
