@@ -32,7 +32,7 @@ class CannotReset(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of measuring memory: `ranks` has the bytes of each rank, by rank.
+    """The result of measuring memory: `ranks` lists the bytes measured on each rank, by rank.
 
     `wrong` is the number of wrong elements in the results of collectives, on all ranks together.
     """

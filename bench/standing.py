@@ -180,5 +180,5 @@ class Session:
 
 
 def figures(plan: Plan) -> int:
-    """Return how many times `plan` measures: the number of collectives and sizes times the number of libraries."""
+    """Return how many measurements `plan` makes: one for each library, collective and size."""
     return len(plan.collectives) * len(plan.sizes) * (1 + len(plan.peers))

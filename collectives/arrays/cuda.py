@@ -48,7 +48,7 @@ class CudaArray(NamedTuple):
 
     @property
     def library(self) -> str:
-        """The name of the library to which the user's object belongs, as "cupy"; of others, that of CuPy."""
+        """The library that makes new arrays for results: that of the user's object if it can, otherwise "cupy"."""
         found = _library(self.origin)
         return found if found in _ALLOCATES else "cupy"
 

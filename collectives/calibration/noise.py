@@ -63,7 +63,10 @@ class Watch:
         self._start: Final = self._now()
 
     def reading(self, host: int = 0) -> Reading:
-        """Returns what was observed since this object was made. `host`: any number that identifies this host."""
+        """Returns what this process and other programs did since this object was made.
+
+        `host`: any number that identifies this host.
+        """
         began, (busy, stolen, used, preempted) = self._start
         now, (busy_now, stolen_now, used_now, preempted_now) = self._now()
         return Reading(

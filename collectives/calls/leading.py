@@ -79,7 +79,7 @@ class LeaderCalls:
         return self._shared is not None
 
     def choose(self, name: str, nbytes: int, dtype: str, op: str) -> tuple[Choice | None, str]:
-        """The row of the table that chooses for arrays in CUDA memory, and why no rank leads ("" if one does)."""
+        """The row of the table for arrays in CUDA memory, and why no rank's kernel runs the call ("" if one does)."""
         against = self._without or self._against(name, dtype, op)
         prepare = self._calls.prepare
         if prepare.table.in_order:
@@ -262,7 +262,7 @@ class LeaderCalls:
         self._issued.wait(wanted, deadline)
 
     def close(self) -> None:
-        """Forget what was issued; called when the communicator is closed, which has ended all of it."""
+        """Forget all issued operations; called when the communicator is closed, which has ended them."""
         self._issued.clear()
 
     @property

@@ -43,9 +43,10 @@ _NEWEST: Final = (1 << 30, 1 << 30)  # before ranks have met: a version and a ca
 
 
 class Formed(NamedTuple):
-    """NCCL's communicator, or the reason why it cannot be used, the same on every rank ("" if it can).
+    """NCCL's communicator, or the reason why it cannot be used; all ranks have the same reason.
 
-    `version`: of NCCL; `capability`: of the oldest device of all ranks, 90 for 9.0.
+    `problem`: this reason, or "". `version`: that of NCCL. `capability`: the lowest compute capability of all ranks'
+    devices, 90 for 9.0.
     """
 
     problem: str
@@ -152,7 +153,10 @@ class StreamCalls:
         return _engine.why_nccl_does_not_reduce(dtype, code, self._version, self._capability)
 
     def check_staged(self, reason: str, stream: Any) -> None:
-        """Raise if a call must not run on a copy in host memory, as it has to for `reason`."""
+        """Raise an error if the user's settings forbid that this call runs on a copy in host memory.
+
+        `reason`: why it cannot run on the device.
+        """
         if self._alone:
             raise TransportUnavailable(
                 f'transport="{ENGINE}" cannot run this call on rank {self._calls.rank}: {reason}'
@@ -163,9 +167,9 @@ class StreamCalls:
     # --- NCCL's communicator
 
     def formed(self, device: int, stream: int, deadline: Deadline, wrong: Exception | None = None) -> str:
-        """Make NCCL's communicator, if there is none; why it cannot be used, "" if it can.
+        """Make NCCL's communicator if there is none; return why it cannot be used, or "" if it can.
 
-        `wrong`: what is wrong with this rank's call, of which the other ranks learn if they wait here.
+        `wrong`: the error in this rank's call, which is raised. Ranks that wait here for this rank raise Aborted.
         """
         if self._member is None and not self._without:
             try:
@@ -184,9 +188,9 @@ class StreamCalls:
         return self._without
 
     def connect(self, kinds: Sequence[str], device: int, deadline: Deadline) -> None:
-        """Make NCCL's communicator, and the connections of these functions of NCCL; waits for both.
+        """Make NCCL's communicator, and the connections that NCCL's functions `kinds` need; wait for both.
 
-        TransportUnavailable if it cannot be made.
+        TransportUnavailable if the communicator cannot be made.
         """
         against = self.formed(device, cuda.LEGACY, deadline)
         if against or self._member is None:
@@ -208,7 +212,7 @@ class StreamCalls:
         keeps: Any,
         deadline: Deadline,
     ) -> StreamCall:
-        """A call that runs `pieces` in the stream `handle`, when what is in the stream `producer` has ended."""
+        """A call that runs `pieces` in the stream `handle`, after the work that the stream `producer` contains."""
         assert self._member is not None
         native = self._member.prepare(operations, pieces, handle, producer if producer != handle else None)
         return StreamCall(self, native, handle, tuple(written), result, keeps, deadline)
@@ -240,7 +244,7 @@ class StreamCalls:
             self._member.mark(wanted).wait((deadline or Deadline(self._calls.timeout)).left)
 
     def close(self) -> None:
-        """Forget what was issued; called when the communicator is closed, which has ended all of it."""
+        """Forget all issued operations; called when the communicator is closed, which has ended them."""
         self._issued.clear()
 
     @property

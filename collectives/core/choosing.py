@@ -57,7 +57,7 @@ _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 class Wish:
     """The user's settings for the choice of algorithms.
 
-    `table` chooses algorithms before all other tables. `mode` is the argument `calibrate` of `init`: "auto", "cached"
+    `table` has precedence over all other tables. `mode` is the argument `calibrate` of `init`: "auto", "cached"
     or "off". If `deterministic` is set, `table` and `mode` are not used.
     """
 

@@ -358,7 +358,7 @@ class _Closing:
         return cause
 
     def moved(self) -> _Closing:
-        """Passes the store, and the duty to close it and to remove the group's keys, to a new object; returns it."""
+        """Returns a new object, which closes the store and removes the group's keys in place of this one."""
         other = _Closing()
         other.store, other.owned, other.membership = self.store, self.owned, self.membership
         self.store = None

@@ -38,7 +38,7 @@ def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
 
 
 def links(group: _engine.Group, size: int) -> list[dict[str, Any]]:
-    """The links of this rank that are open, and what their transports count."""
+    """The open links of this rank, each with its peer, its transport and the transport's counters."""
     kinds = ((peer, group.link_kind(peer)) for peer in range(size))
     return [
         {"peer": peer, "kind": kind, "counts": group.link_counts(peer)}

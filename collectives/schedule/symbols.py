@@ -13,7 +13,7 @@ from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Schedule
 
 
 class Values:
-    """Gives each symbolic expression that ranks compute a number, for example a reduction of several ranks' blocks.
+    """Numbers the symbolic expressions that ranks compute, for example a reduction of several ranks' blocks.
 
     The number is called the value of the expression. Equal expressions have the same value; 0 stands for no expression.
     """

@@ -131,7 +131,7 @@ class Row:
     def fits(self, situation: Situation) -> bool:
         """Whether the conditions of this row of a table match the group that `situation` describes.
 
-        The conditions on the collective and on its size are not looked at.
+        Does not compare the row's collective, limit of bytes and kind of memory.
         """
         return (
             (not self.kinds or situation.kind in self.kinds)

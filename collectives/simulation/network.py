@@ -179,8 +179,8 @@ class Network:
         - `turn`: its number among the messages of its send
         - `order`: of messages of one rank that are ready at once, the lowest is served first
 
-        If messages of several ranks are ready at once, the lowest rank is served first. On the sender's side the
-        senders' ranks count, on the receiver's side the receivers'.
+        If messages of several ranks are ready at once, hardware on the senders' side serves the lowest sending rank
+        first. Hardware on the receivers' side serves the lowest receiving rank first.
         """
         costs, per = self.costs, self.topology.ranks_per_host
         source = rank[task]

@@ -74,7 +74,7 @@ def check_lists(outputs: Sequence[Any], inputs: Sequence[Any], size: int) -> Non
 
 
 def check_scattered(output: Any, inp: Any, size: int) -> None:
-    """Raises ValueError unless `inp` has the elements of `output` for each of `size` ranks, and its dtype."""
+    """Raises ValueError unless `inp` has the dtype of `output`, and `size` times as many elements."""
     if inp.numel() != size * output.numel() or output.dtype != inp.dtype:
         raise ValueError(
             f"reduce_scatter_tensor: the input needs {size} times the elements of the output and its dtype, "

@@ -104,7 +104,7 @@ class OnStream(dist.Work):
         return self._future
 
     def joined(self, others: Sequence[OnStream]) -> OnStream:
-        """One `Work` for this one, the last that was started, and others of the same stream."""
+        """Returns one `Work` for `others` and this one, all in the same stream; this one was started last."""
         works = [work for one in (*others, self) for work in one._works]
         tensors = [tensor for one in (*others, self) for tensor in one._tensors]
         return OnStream(works, tensors, self._side, self._event, self._device)
