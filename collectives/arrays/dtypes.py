@@ -63,7 +63,7 @@ def dtype_names() -> dict[Dtype, str]:
 
 @lru_cache(maxsize=1)
 def moved_names() -> dict[Dtype, str]:
-    """The names of dtypes whose arrays collectives can move but not reduce, such as float8_e5m2, of one byte each."""
+    """The one-byte dtypes whose arrays collectives can move but not reduce, such as float8_e5m2, with their names."""
     import ml_dtypes  # see `dtype_names`
 
     return {np.dtype(getattr(ml_dtypes, name)): name for name in _NARROW.split() if hasattr(ml_dtypes, name)}

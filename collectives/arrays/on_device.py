@@ -18,9 +18,9 @@ _WHERE: Final = re.compile(r"cuda(?::(\d{1,4}))?")
 class DeviceArray:
     """An array on a CUDA device, without arithmetic of its own, made by `Communicator.empty(where="cuda")`.
 
-    `cupy.asarray(a)` and `torch.as_tensor(a, device="cuda")` are arrays of these libraries in the same memory. It is
-    freed with the last of them. A collective that gets a DeviceArray itself uses the device's default stream, unless
-    `stream` is given.
+    `cupy.asarray(a)` and `torch.as_tensor(a, device="cuda")` are arrays of these libraries in the same memory. The
+    memory is freed with the last of these arrays. A collective that gets a DeviceArray itself uses the device's default
+    stream, unless `stream` is given.
 
     `shape`, `dtype`, `size` (elements) and `nbytes` are as NumPy's; `device` is the number of the device.
     """

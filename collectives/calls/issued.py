@@ -13,7 +13,7 @@ from collectives.native import _engine
 
 
 class Issued:
-    """Those of one engine and one communicator, in their order."""
+    """The operations of one engine and one communicator that are not known to be complete, in their order."""
 
     def __init__(self) -> None:
         self._all: Final[deque[tuple[int, _engine.StreamTicket]]] = deque()  # with the stream of each
@@ -24,7 +24,7 @@ class Issued:
         self._all.append((stream, ticket))
 
     def wait(self, stream: int | None, deadline: Deadline | None) -> None:
-        """Wait on the host for all of them, or for those in `stream`; raises their first error."""
+        """Wait on the host for all issued operations, or for those in `stream`; raises their first error."""
         for used, ticket in tuple(self._all):
             if stream is None or used == stream:
                 ticket.wait(None if deadline is None else deadline.left)
@@ -35,5 +35,5 @@ class Issued:
 
     @property
     def unfinished(self) -> int:
-        """How many of them are not complete."""
+        """How many issued operations are not complete."""
         return sum(not ticket.done() for _, ticket in tuple(self._all))

@@ -35,14 +35,20 @@ _SCATTERS: Final = ("scatter", "scatterv")
 
 
 class Compared(NamedTuple):
-    """What ranks learned about their devices: whether some share one, and why no rank can lead ("" if one can)."""
+    """What ranks learned about their devices.
+
+    `shared`: whether some ranks share one. `against`: why no rank's kernel can work for all; "" if one can.
+    """
 
     shared: bool
     against: str
 
 
 class Form(Protocol):
-    """Forms the engine, together with all other ranks. Both methods also raise the errors of a communicator's calls."""
+    """Forms the leader engine together with all other ranks: one rank's kernel then works for all.
+
+    Both methods also raise the errors of a communicator's calls.
+    """
 
     def compare(self, device: int, wrong: Exception | None, deadline: Deadline) -> Compared:
         """Compare the ranks' devices. `wrong`: the error of this rank's call, raised here; others raise Aborted."""
@@ -102,10 +108,10 @@ class LeaderCalls:
     def prepare(
         self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
     ) -> LeaderCall | None:
-        """The call, ready to be issued, if it is led; None if another engine runs it, or a copy in host memory.
+        """Returns the call, ready to be issued, if a leader runs it; None if another engine runs it.
 
-        Raises TypeError or ValueError for invalid arguments, TransportUnavailable if only this engine may run and
-        cannot.
+        Raises TypeError or ValueError for invalid arguments. Raises TransportUnavailable if only a leader may run calls
+        and cannot run this one.
         """
         if self.alone and name in _SCATTERS:  # only the root has an array, and the others would wait for it
             self._check_elsewhere(f"it does not run {name}", stream)
@@ -238,9 +244,9 @@ class LeaderCalls:
         return LeaderCall(self, native, x, out, stream, deadline)
 
     def connect(self, device: int, deadline: Deadline) -> bool:
-        """Do what the first call would do before it is issued; whether a leader runs calls, not NCCL.
+        """Do what the first call would do before it is issued, and wait for the other ranks.
 
-        Waits for the other ranks.
+        Return whether a leader, and not NCCL, runs calls.
         """
         if self._shared is None and not self._without:
             self._compare(device, cuda.LEGACY, deadline)

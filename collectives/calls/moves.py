@@ -120,7 +120,7 @@ class Calls:
     def barrier(self, x: Array, out: Array, timeout: float | None, algorithm: str) -> Call:
         """Prepares a barrier; returns an object that runs it.
 
-        `x` and `out` have one byte each, because messages of the C++ engine wait for each other only if they use the
+        `x` and `out` have one byte each, which the messages carry: the C++ engine orders only messages that use the
         same data.
         """
         deadline = self.limit(timeout)
@@ -146,9 +146,10 @@ class Calls:
     def scatter_header(
         self, name: str, read: Callable[[], Any], counts: Any, root: int, algorithm: str, deadline: Deadline
     ) -> tuple[Header, Any]:
-        """What all ranks have to know of the root's array, and on the root the array, as `read` returns it.
+        """Returns what all ranks have to know of the root's array; on the root also the array, which `read` returns.
 
-        `name`: "scatter" or "scatterv". If the root's arguments are invalid, it raises their error, and others Aborted.
+        `name`: "scatter" or "scatterv". If the root's arguments are invalid, the root raises ValueError or TypeError,
+        and the other ranks raise Aborted.
         """
         self.prepare.admit(Shape("scatter", _BYTE, 0, 0 if name == "scatter" else (), 0, root=root), algorithm)
         inp, rows = None, np.ones(self.size, np.int64)
@@ -230,7 +231,10 @@ class Calls:
         return header
 
     def rows_of_all(self, inp: Described, collective: str, deadline: Deadline) -> list[int]:
-        """The rows that each rank passes to `collective`v, which ranks exchange; DesyncError as for `_matching`."""
+        """Returns how many rows each rank passes to the v-variant of `collective`; the ranks exchange these numbers.
+
+        Every rank raises DesyncError if the ranks' dtypes or shapes of rows differ.
+        """
         mine = np.array([inp.shape[0], kind(inp)], np.int64)
         everyones = np.empty((self.size, 2), np.int64)
         self._exchange(

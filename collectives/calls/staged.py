@@ -32,7 +32,7 @@ Build = Callable[..., Call]  # (x, out, timeout, op, algorithm)
 
 
 class StagedCalls:
-    """The staged calls of one communicator, and the memory that they use."""
+    """The calls of one communicator that copy device arrays through host memory in slices, and this memory."""
 
     def __init__(self, calls: Calls, memory: Callable[[int, Dtype], Array]) -> None:
         """`memory(count, dtype)` allocates host memory, if possible memory that other ranks can read directly."""
@@ -113,7 +113,10 @@ class StagedCall(NamedTuple):
         return self.result
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
-        """The copies to the host are complete when it returns, and those to the device begin when it is waited for."""
+        """Starts the allreduce; returns when the copies to the host are complete.
+
+        The copies back to the device begin when the caller waits for the returned `Work`.
+        """
         deadline = Deadline(seconds)
         staging = self.calls.staging(self.x.nbytes, self.x.device, deadline)
         self.calls.forget()  # other calls may be started before this one is complete

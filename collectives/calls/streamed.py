@@ -103,7 +103,7 @@ class StreamCalls:
     # --- the choice
 
     def choose(self, name: str, nbytes: int, dtype: str, op: str) -> tuple[Choice | None, str]:
-        """The row of the table that chooses for arrays in CUDA memory, and why it is not NCCL ("" if it is)."""
+        """The row of the table that chooses for arrays in CUDA memory, and why NCCL does not run it ("" if it does)."""
         against = self._without or self._against(name, dtype, op)
         prepare = self._calls.prepare
         if prepare.table.in_order:

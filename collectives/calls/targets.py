@@ -22,7 +22,7 @@ def reduced(x: Any, name: str = "x") -> CudaArray:
 
 
 def another_device(device: int, used: int | None, rank: int) -> ValueError:
-    """The error for an array on `device`, if rank `rank` of its communicator uses the device `used`."""
+    """The error for an array on `device`, if this rank, `rank`, has used the communicator on device `used` before."""
     return ValueError(
         f"x is on device {device}, but rank {rank} of this communicator uses device {used}: one communicator has one "
         "device on each rank (comm.dup() gives another)"

@@ -61,9 +61,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     first. Arrays that a call writes to (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out`
     is None, results are new NumPy arrays, or new arrays of CuPy, PyTorch or Numba on the device of `x`.
 
-    Calls on CUDA devices that this library or NCCL runs there are put into a stream, and return at once. `stream` is
-    this stream: one of CuPy, PyTorch or Numba, or its handle; None for the current stream of the library of `x`.
-    ValueError for calls on host memory.
+    A call on arrays on a CUDA device returns as soon as it is in a stream, if this library or NCCL runs it on the
+    device. `stream` is this stream: one of CuPy, PyTorch or Numba, or its handle; None for the current stream of the
+    library of `x`. If `stream` is given for a call on host memory, ValueError is raised.
 
     `op`, the reduction, is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex
     dtypes; min and max are for all except complex dtypes; the other names that begin with b or l are for integers and
@@ -204,9 +204,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         the last reference to the array, even after `close`. If no rank shares memory with this rank, the array is an
         ordinary one.
 
-        With `where="cuda"` it is on the CUDA device that this thread uses, with "cuda:1" on device 1: an object with
-        `__cuda_array_interface__`, whose memory `cupy.asarray` and `torch.as_tensor(device="cuda")` use without a copy.
-        The process keeps this memory for further arrays once nothing refers to the array any more.
+        With `where="cuda"` it is a DeviceArray on the CUDA device that this thread uses; "cuda:1" selects device 1. It
+        has `__cuda_array_interface__`, so `cupy.asarray` and `torch.as_tensor(device="cuda")` use its memory without a
+        copy. Once nothing refers to the array any more, the process keeps the memory for further arrays.
 
         TypeError for an unknown dtype, ValueError for a negative shape or an unknown place, TransportUnavailable if the
         device's memory is full.

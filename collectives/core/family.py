@@ -34,7 +34,7 @@ class Origin:
     def child(self, path: str, sockets: int | None = None) -> Origin:
         """Returns the `Origin` of a new communicator that is made from the communicator with this `Origin`.
 
-        `path`: a name that no other communicator made from the same one has. `sockets`: the number of TCP connections
+        `path`: a name, different for each communicator made from the same one. `sockets`: the number of TCP connections
         between two ranks; None for as many as in the parent.
         """
         policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)

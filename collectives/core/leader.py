@@ -34,7 +34,10 @@ class _Device(NamedTuple):
 
 
 class Former:
-    """Forms the engine of one communicator; implements `collectives.calls.leading.Form`."""
+    """Forms the leader engine of one communicator: one rank's kernel then works for all.
+
+    Implements `collectives.calls.leading.Form`.
+    """
 
     def __init__(self, linked: Linked, calls: Calls, origin: Origin) -> None:
         self._linked: Final = linked

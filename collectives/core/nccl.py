@@ -39,9 +39,10 @@ class Device(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What variables say, which has to be the same on all ranks: thread blocks, and whether communicators share one.
+    """What environment variables say about NCCL; it has to be the same on all ranks.
 
-    `least`, `most`: 0 for NCCL's own choice.
+    `least`, `most`: limits of the number of thread blocks; 0 for NCCL's own choice. `one_for_all`: whether
+    communicators with the same ranks share one of NCCL's.
     """
 
     least: int

@@ -53,10 +53,10 @@ class Compression:
 
 
 def compression_of(compression: Any, error_feedback: bool = False) -> Any:
-    """Returns a `Compression` for "fp16", "bf16" or None; an object with the methods of `Compression` itself.
+    """Returns a `Compression` for "fp16", "bf16" or None.
 
-    `error_feedback`: add the rounding error of a gradient to the gradient of the next step. Raises ValueError for
-    another name, TypeError for another object.
+    An object with the methods of `Compression` is returned unchanged. `error_feedback`: add the rounding error of a
+    gradient to the gradient of the next step. Raises ValueError for another name, TypeError for another object.
     """
     if compression is None or isinstance(compression, str):
         return Compression(compression, error_feedback=error_feedback)

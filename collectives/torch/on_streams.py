@@ -40,7 +40,7 @@ class Streams:
 
 
 def run(operations: Sequence[Operation], start: Start) -> list[Any]:
-    """Start the operations in torch's current stream, and copy their results in it; returns a `Work` for each."""
+    """Start the operations in torch's current stream, which also copies the results; returns a `Work` for each."""
     works = []
     for operation in operations:
         work = start(operation)
@@ -66,7 +66,7 @@ class OnStream(dist.Work):
         self._future: Any = None
 
     def wait(self, timeout: Any = None) -> bool:
-        """Make the current stream wait for the result. With a timeout, the host waits as well, at most so long."""
+        """Make the current stream wait for the result. With a timeout, the host waits too, at most for this time."""
         if timeout is not None and timeout.total_seconds() > 0:
             for one in self._works:
                 one.wait(timeout.total_seconds())
