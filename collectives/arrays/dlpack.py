@@ -17,7 +17,10 @@ _NAMED: Final = {(4, 16): "bfloat16", (6, 8): "bool"}
 
 
 class Exported(NamedTuple):
-    """`strides` are in bytes, None for a contiguous array. `capsule` keeps the memory alive."""
+    """An array, as DLPack describes it.
+
+    `strides` are in bytes, None for a contiguous array. `capsule` keeps the memory alive.
+    """
 
     address: int
     shape: tuple[int, ...]

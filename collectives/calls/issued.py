@@ -30,7 +30,7 @@ class Issued:
                 ticket.wait(None if deadline is None else deadline.left)
 
     def clear(self) -> None:
-        """Forget all; called when the communicator is closed, which has ended them."""
+        """Forgets all operations; called after the communicator was closed, which has ended them."""
         self._all.clear()
 
     @property

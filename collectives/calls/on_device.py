@@ -52,7 +52,8 @@ class DeviceCalls:
     ) -> Ready | None:
         """The call, ready to be issued, if NCCL runs it; None if it runs on host memory.
 
-        Raises TypeError or ValueError for invalid arguments, TransportUnavailable if only NCCL may run and cannot.
+        Raises TypeError or ValueError for invalid arguments, TransportUnavailable if NCCL cannot run
+        the call and nothing else may run it.
         """
         if name in _SCATTERS:  # only the root has an array
             return self._scatter(name, x, timeout, args, stream)

@@ -172,7 +172,7 @@ class Runner:
         return self._made_staged
 
     def call(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
-        """Run the call that `build` prepares, or another engine in its place, on this thread; returns its result."""
+        """Runs on this thread the call that `build` prepares, unless another engine runs it; returns the result."""
         return self.run(self._chosen, build, x, out, timeout, *args, stream=stream)
 
     def start(self, owner: object, build: Build, *args: Any, stream: Any = None) -> Work[Any]:

@@ -121,7 +121,8 @@ class StreamCalls:
     def decide(self, name: str, nbytes: int, dtype: Dtype, op: str, algorithm: object, stream: Any) -> bool:
         """Whether NCCL runs such a call; if not, it may run on a copy in host memory.
 
-        ValueError or TypeError for invalid arguments, TransportUnavailable if only NCCL may run and cannot.
+        ValueError or TypeError for invalid arguments. TransportUnavailable if NCCL cannot run the call and nothing else
+        may run it.
         """
         choice, against = self.choose(name, nbytes, name_of(dtype), op)
         if op and reduced_name(dtype) is None and (choice is None or choice.algorithm != ENGINE):
@@ -220,7 +221,10 @@ class StreamCalls:
     def agreement(
         self, name: str, dtype: Dtype, op: str, root: int, count: int, purpose: str = ""
     ) -> _engine.Operation:
-        """What ranks compare of a collective. `count`: of elements, 0 if it may differ. `purpose`: all else."""
+        """A barrier in which ranks check that they make the same call.
+
+        `count`: the number of elements, 0 if ranks may differ. `purpose`: a text with everything else to compare.
+        """
         code = zlib.crc32(f"{ENGINE} {name_of(dtype)} {purpose}".encode())
         return self._calls.prepare.agreement(name, reduced_name(dtype) or "uint8", op, max(root, 0), code, count)
 

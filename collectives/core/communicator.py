@@ -250,8 +250,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `sent`, `received`: bytes of payload, to and from all ranks; None unless the operation is done
         - `error`: why the operation failed, or None
 
-        `links` has an entry for each open link: `peer`; `kind`, the name of its transport; and `counts`, by name what
-        the transport counts of it. Links of verbs count work requests and bytes (docs/verbs.md), others nothing.
+        The dict of a connection has the keys `peer`, `kind` (the transport's name) and `counts`, a dict. For verbs,
+        `counts` has numbers of work requests and of bytes (docs/verbs.md); for other transports it is empty.
         """
         broken = self._linked.group.broken
         return {

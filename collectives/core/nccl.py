@@ -67,7 +67,7 @@ class Member(NamedTuple):
 
 
 class Former:
-    """Forms NCCL's communicator of one communicator; implements `collectives.calls.streamed.Form`."""
+    """Makes the NCCL communicator for a communicator of this library; implements `collectives.calls.streamed.Form`."""
 
     def __init__(self, linked: Linked, calls: Calls, origin: Origin) -> None:
         self._linked: Final = linked

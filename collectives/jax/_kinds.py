@@ -52,7 +52,7 @@ class Kind(Protocol):
         """
 
     def batch_axes(self, axis: int) -> tuple[int, int]:
-        """For jax.vmap: to which axis to move an operand's batch axis, which is `axis`; and the result's batch axis."""
+        """For jax.vmap: the axis to which an operand's batch axis `axis` has to move, and the result's batch axis."""
 
     def __hash__(self) -> int: ...
 

@@ -45,7 +45,7 @@ class Completer:
             self._have_a_leader()
 
     def close(self) -> None:
-        """Ends the threads that complete futures once all operations have ended, and waits for the threads.
+        """Waits until all operations have ended, then ends the threads that complete their futures.
 
         Operations in progress must end by themselves. A callback of a future may call `close`.
         """

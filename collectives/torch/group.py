@@ -280,7 +280,7 @@ class Several:
         return all(work.is_completed() for work in reversed(self._works))
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for all operations, at most `timeout` seconds in total; None waits until their own deadlines.
+        """Waits for all operations, at most `timeout` seconds in total; None: until each operation's own deadline.
 
         Raises the first operation's error, or OpTimeout.
         """

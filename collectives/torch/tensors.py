@@ -92,8 +92,8 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
 def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
     """Returns one NumPy array with the elements of all `tensors`, stacked on a new first axis.
 
-    It is over the tensors' memory if that is consecutive, else a copy. Tensors have the same shape and dtype. `moved`:
-    the collective only moves elements, so any dtype is accepted.
+    If the tensors are neighbours in memory, the array is this memory, otherwise a copy. Tensors have the same shape and
+    dtype. `moved`: the collective only moves elements, so any dtype is accepted.
     """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)

@@ -68,7 +68,7 @@ def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any])
 
 
 def register(optimizer: Any, process_set: ProcessSet) -> None:
-    """Makes `optimizer` tell ranks that have called `hvd.join` of each training step, so that they take part in it.
+    """Makes `optimizer` announce each training step, so that ranks that have called `hvd.join` take part in it.
 
     `optimizer`: made by `collectives.torch.DistributedOptimizer`.
     """
