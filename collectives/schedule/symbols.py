@@ -96,7 +96,7 @@ class Memory:
             self.unread.append(bytearray([given and contract.uses_input_of(schedule.rank, schedule.size)]) * blocks)
 
     def copy(self, in_place: bool) -> Memory:
-        """Returns a copy of one rank's simulated buffers, with the marks of which blocks have yet to be read.
+        """Returns a copy of one rank's simulated buffers, and of the marks that say which blocks have yet to be read.
 
         With `in_place`, the output buffer OUT and the input buffer IN of the copy are the same memory.
         """
