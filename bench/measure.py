@@ -58,7 +58,7 @@ class Contestant(Protocol):
     def turn(self, iterations: int) -> tuple[Samples, ...]:
         """Run the measured collective `iterations` times. Return an array for each rank, with the seconds of each call.
 
-        The returned tuple is empty if nothing could be measured.
+        If nothing could be measured, return an empty tuple.
         """
 
     def finish(self) -> None:

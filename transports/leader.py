@@ -21,7 +21,7 @@ _CURE: Final = 'install it, pip install "pycollectives[cuda12]" or "[cuda13]"'
 
 
 class Compiler(NamedTuple):
-    """A libnvrtc: its path, or a name that the loader finds. If `problem` is not empty, there is none to use."""
+    """The library libnvrtc: its path, or a name that the loader finds. `problem`: why none can be used, or ""."""
 
     path: str = ""
     problem: str = ""

@@ -58,7 +58,7 @@ class VerbsTransport:
 
 
 class VerbsBetweenHosts(VerbsTransport):
-    """Verbs as `transport="auto"` takes them: between hosts, and only where no router could be in the way."""
+    """The transport verbs as `transport="auto"` uses it: between hosts, where no router can be between the ports."""
 
     def available(self) -> str | None:
         # Most machines have no RDMA, and need not load a library to find out.

@@ -64,7 +64,7 @@ def joins(rank: Rank) -> None:
 def links(rank: Rank) -> None:
     """Join the group as one rank, and run collectives until one raises an error.
 
-    A rank that will be killed reports when the group has formed and its connections are not open yet.
+    A rank that will be killed reports when the group has formed, before its connections open.
     """
     if rank.is_victim:
         module: Any = sys.modules[collectives.init.__module__]

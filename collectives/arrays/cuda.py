@@ -67,15 +67,15 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> CudaArray:
 
 
 def writing(x: Any, name: str = "out", *, moved: bool = False) -> CudaArray:
-    """The array `x`, which will be written. Also raises TypeError for arrays of JAX and TensorFlow."""
+    """The array `x`, which will be written. Raises as `reading`; TypeError also for arrays of JAX and TensorFlow."""
     return _described(x, name, moved, written=True)
 
 
 def fresh(like: CudaArray, shape: tuple[int, ...], stream: int) -> CudaArray:
     """A new array on the device of `like`, of its library and dtype, for a result that `stream` writes.
 
-    Raises TypeError if this library cannot allocate memory for that library's arrays, ValueError if `stream` is being
-    captured, and the library would allocate memory that the graph does not keep.
+    Raises TypeError if no arrays of this library (such as CuPy) can be made here. Raises ValueError if `stream` is
+    being captured, and the graph would not keep the new memory.
     """
     library = _library(like.origin)
     if isinstance(like.origin, DeviceArray):

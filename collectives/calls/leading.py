@@ -51,7 +51,7 @@ class Form(Protocol):
     """
 
     def compare(self, device: int, wrong: Exception | None, deadline: Deadline) -> Compared:
-        """Compare the ranks' devices. `wrong`: the error of this rank's call, raised here; others raise Aborted."""
+        """Compare the ranks' devices. `wrong`: this rank's error; this rank raises it, the others raise Aborted."""
 
     def form(self, device: int, deadline: Deadline) -> tuple[_engine.LeaderMember | None, str]:
         """The engine; or None and the reason, the same on every rank."""
@@ -81,7 +81,7 @@ class LeaderCalls:
 
     @property
     def compared(self) -> bool:
-        """Whether all ranks have compared their devices, so that each has its arrays on one."""
+        """Whether ranks have compared their devices; if so, every rank has its arrays on a device."""
         return self._shared is not None
 
     def choose(self, name: str, nbytes: int, dtype: str, op: str) -> tuple[Choice | None, str]:
@@ -263,7 +263,7 @@ class LeaderCalls:
         return ticket
 
     def synchronize(self, stream: Any, deadline: Deadline | None) -> None:
-        """Wait on the host for what was issued, in `stream` only if it is given; raises its first error."""
+        """Wait on the host for all issued calls, or only those in `stream`; raises their first error."""
         wanted = None if stream is None else cuda.handle_of(stream)
         self._issued.wait(wanted, deadline)
 

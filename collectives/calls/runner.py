@@ -102,7 +102,7 @@ class Runner:
         self._on_device = DeviceCalls(streams, self.calls)
 
     def prepare_devices(self, kinds: Sequence[str], device: int | None, timeout: float | None) -> None:
-        """Make the engine for device memory, NCCL's with connections of its functions `kinds`; see `Communicator`."""
+        """Make the engine of the leader form, or NCCL's communicator with connections for its functions `kinds`."""
         for kind in kinds:
             if kind not in KINDS:
                 raise ValueError(f"NCCL has no {kind!r}{hint(kind, KINDS)}; there are {', '.join(KINDS)}")

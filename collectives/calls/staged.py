@@ -43,7 +43,7 @@ class StagedCalls:
     def prepare(
         self, build: Build, x: Any, out: Any, timeout: float | None, op: str, algorithm: str
     ) -> StagedCall | None:
-        """The call, ready to be run, if it is worth staging in slices; else None."""
+        """The call in slices, ready to be run; None if the array is too small for this."""
         array = cuda.reading(x)
         if array.nbytes < SMALLEST:
             return None
@@ -66,7 +66,7 @@ class StagedCalls:
         return found
 
     def forget(self) -> None:
-        """Use other memory next time: a call has failed, whose operations may still use this one."""
+        """Use new memory in the next call: a call has failed, and its operations may still use the old memory."""
         self._staging = None
 
 

@@ -238,9 +238,9 @@ class StreamCalls:
         return ticket
 
     def synchronize(self, stream: Any, deadline: Deadline | None) -> None:
-        """Wait on the host for what was issued; raises its first error.
+        """Wait on the host for all issued calls; raises their first error.
 
-        If `stream` is given: only for what is in it, replays of graphs included.
+        If `stream` is given: only for those in this stream, and for replays of graphs in it.
         """
         wanted = None if stream is None else cuda.handle_of(stream)
         self._issued.wait(wanted, deadline)

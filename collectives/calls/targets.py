@@ -16,7 +16,7 @@ _IN_PLACE: Final = ("allreduce", "reduce")
 
 
 def reduced(x: Any, name: str = "x") -> CudaArray:
-    """The array `x`, which will be reduced. NCCL reduces some dtypes that this library only moves."""
+    """The array `x`, which will be reduced. May be of 8-bit floats, which only NCCL can reduce."""
     narrow = str(getattr(x, "dtype", "")).removeprefix("torch.") in FLOAT8
     return cuda.reading(x, name, moved=narrow)
 
@@ -49,7 +49,7 @@ def target(name: str, x: CudaArray, out: Any, root: int, stream: int, rank: int,
 
 
 def output(name: str, x: CudaArray, out: Any, shape: tuple[int, ...], stream: int) -> CudaArray:
-    """The array `out` for a result of this shape, or a new one if it is None; `stream` is the one that writes it."""
+    """The array for a result of this shape, which `stream` writes: `out`, or a new array if `out` is None."""
     if out is None:
         return cuda.fresh(x, shape, stream)
     found = cuda.writing(out, "out", moved=True)

@@ -96,7 +96,7 @@ class Work(Generic[T]):
         return self.wait()
 
     def in_stream(self) -> T:
-        """What `wait()` returns; at once if a stream orders the operation: use it in that stream. Else as `wait()`."""
+        """As `wait()`, but returns at once if the operation is in a CUDA stream: use the result in that stream."""
         if isinstance(self._ticket, _engine.StreamTicket):
             return self._deliver()
         return self.wait()

@@ -290,11 +290,12 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def prepare(self, *collectives: str, device: int | None = None, timeout: Seconds = None) -> None:
         """Makes what the first calls on a CUDA device would make otherwise: NCCL's communicator and its connections.
 
-        Where ranks share a device, it makes the engine of the leader form instead. All ranks call `prepare` before they
-        capture a CUDA graph. They also call it before they send messages on devices; NCCL sends these messages from
-        then on. `prepare` waits for the other ranks. `collectives`: the names of NCCL's functions that will be used:
-        allreduce (if none is given), reduce, reduce_scatter, broadcast, allgather, gather, scatter, alltoall, send,
-        recv. `device`: the number of this rank's device; None for the device that this thread uses now.
+        Where ranks share a device, it makes what rank 0 needs to run the calls of all ranks instead. All ranks call
+        `prepare` before they capture a CUDA graph. Messages between devices go through host memory until NCCL's
+        communicator is made, and by NCCL from then on. `prepare` waits for the other ranks. `collectives`: the names of
+        NCCL's functions that will be used: allreduce (if none is given), reduce, reduce_scatter, broadcast, allgather,
+        gather, scatter, alltoall, send, recv. `device`: the number of this rank's device; None for the device that this
+        thread uses now.
 
         ValueError for an unknown name, or if there is no device; TransportUnavailable if only host memory can be used.
         """

@@ -77,7 +77,7 @@ def explain_cuda(
     nbytes: int,
     dtype: Dtype,
 ) -> list[str]:
-    """Lines that say what runs a call on arrays in CUDA memory, and why not a leader or NCCL, if it does not."""
+    """Lines that say what runs a call on arrays in CUDA memory, and why a leader or NCCL does not run it."""
     name, op = name_of(dtype), _op_of(collective)
     chosen: Choice | None = None
     against: dict[str, str] = {}

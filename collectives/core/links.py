@@ -41,8 +41,8 @@ def _nobody_has(_rank: int) -> bool:
 class Policy:
     """The settings by which ranks of a group, and of groups split from it, connect to each other.
 
-    - `transport`: as in `collectives.init`. For the name of a library for device memory, such as "nccl", ranks connect
-      as with "auto"
+    - `transport`: as in `collectives.init`. If it names a library for device memory, such as "nccl", ranks connect as
+      with "auto"
     - `scope`: which machines may connect to this rank
     - `secret`: bytes that only the ranks of the job know; may be empty
     - `segment`: how many bytes are copied through shared memory at a time, 0 if the C++ engine chooses
@@ -459,7 +459,7 @@ def scheme_between(
     `members`: the hosts and addresses of all ranks. `policy`: which transports are allowed. `reasons`: by transport,
     why this rank does not offer it. `has_ended`: whether a rank's process is known to have ended. If the peer has
     ended, returns the transport that would have connected them. The failing connection then shows all ranks that the
-    peer is gone. Raises TransportUnavailable with the reason against each transport.
+    peer is gone. Raises TransportUnavailable, with the reason against each transport, if none is left.
     """
     problems = []
     find = registry.transport if policy.names_one else registry.automatic

@@ -48,7 +48,7 @@ class VerificationError(ValueError):
         self.listing = listing
 
     def when(self, condition: str) -> VerificationError:
-        """A copy of this error whose message begins with `condition`: where it occurs, such as "in place"."""
+        """A copy of this error whose message begins with `condition`, the case in which it occurs ("in place")."""
         return type(self)(f"{condition}: {self.problem}", *self._head, self.listing)
 
     @property

@@ -136,7 +136,7 @@ class Schedule:
 
 
 class Builder:
-    """Builds the schedule of one rank, its steps in a collective: `send`, `reduce` and so on add a step each.
+    """Builds the schedule of one rank, a list of steps: `send`, `reduce` and so on each add a step.
 
     `inp(first, count)`, `out(first, count)` and `scratch(...)` return chunks (consecutive blocks) of the input, the
     output and temporary memory. Steps have to be added in an order in which they could run one after another. `build()`

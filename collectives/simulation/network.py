@@ -41,7 +41,7 @@ class Resource:
         self._stamp = np.zeros(count, np.int64)
 
     def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
-        """Returns when each request starts to be served: in row 0 its first slice, in row 1 the request as a whole.
+        """Returns when each request starts: row 0 after the first slices of earlier ones, row 1 after all their slices.
 
         All times are in seconds. `which`: the index of the core (or card, and so on) that serves each request. `ready`:
         when the request is made. `heads`: for how long its first slice is served. `takes`: for how long the whole

@@ -56,9 +56,9 @@ def exchanged_counts(
 
 
 def everyones(lists: Any, size: int, what: str) -> list[Any]:
-    """Returns the list of tensors, one for each of `size` ranks: `lists`, or the only list in `lists`.
+    """Returns a list of one tensor for each of `size` ranks; `lists` is this list, or a list that contains only it.
 
-    Raises ValueError, which begins with `what`, for another number of tensors.
+    Raises ValueError, whose text begins with `what`, for another number of tensors.
     """
     tensors = list(lists if lists and isinstance(lists[0], torch.Tensor) else one(lists, what))
     if len(tensors) != size:
@@ -83,7 +83,7 @@ def check_scattered(output: Any, inp: Any, size: int) -> None:
 
 
 def check_gathered(output: Any, inp: Any, size: int) -> None:
-    """Raises ValueError unless `output` has room for `inp` of each of `size` ranks, and its dtype."""
+    """Raises ValueError unless `output` has the dtype of `inp`, and room for the `inp` of each of `size` ranks."""
     if output.numel() != size * inp.numel() or output.dtype != inp.dtype:
         raise ValueError(
             f"all_gather_into_tensor: the output needs {size} times the elements of the input and its dtype, "

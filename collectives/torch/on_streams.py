@@ -96,7 +96,7 @@ class OnStream(dist.Work):
         return self._tensors
 
     def get_future(self) -> Any:
-        """A future whose value is the list of tensors; who waits for it is ordered after the group's stream."""
+        """A future of the list of tensors; a stream that waits for it continues after the group's stream."""
         if self._future is None:
             self._future = torch.futures.Future(devices=[self._device])
             with torch.cuda.stream(self._side):

@@ -61,7 +61,7 @@ class Operations:
         return Operation("allreduce", (array, reduces.op), (tensor,), after, array)
 
     def allreduce_coalesced(self, tensors: Sequence[Any], op: Any) -> list[Operation]:
-        """Returns one operation that reduces all tensors; for an average of integers, one operation for each tensor."""
+        """Returns a list: one operation for all tensors, or one for each tensor if integers are averaged."""
         written = [writing(tensor) for tensor in tensors]
         arrays = [array for array, _ in written]
         if not arrays or any(averages_integers(op, array.dtype) for array in arrays):

@@ -140,8 +140,8 @@ class Pending(dist.Work):
     def settle(self, seconds: float | None = None) -> None:
         """Waits until the operation is done and its result is in the tensors. Raises the operation's error.
 
-        `seconds`: how long to wait; None waits until the operation's deadline. When it has passed, raises OpTimeout,
-        and the operation may continue.
+        `seconds`: how long to wait; None waits until the operation's deadline. When this time has passed, raises
+        OpTimeout, and the operation may continue.
         """
         self._wanted = True
         try:

@@ -38,7 +38,7 @@ _world: list[weakref.ref[Communicator]] = []  # at most one: the communicator of
 
 
 class Announcement:
-    """A message in progress that tells ranks that have called `hvd.join` which call follows; they take part in it."""
+    """A message in progress to ranks that have called `hvd.join`; it names the next call, in which they take part."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
