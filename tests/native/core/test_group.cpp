@@ -40,7 +40,7 @@ std::shared_ptr<const Operation> message(StepKind kind, int rank, int size, int 
 // Sanitizers make these too slow to be repeated often, or large enough to go around the caches.
 #ifdef __SANITIZE_THREAD__
 constexpr int repeats = 3;
-constexpr std::size_t large = 500'000;
+constexpr std::size_t large = 250'000;
 #else
 constexpr int repeats = 20;
 constexpr std::size_t large = 4'000'000;
@@ -164,7 +164,7 @@ TEST_CASE("results go straight to where they replace what was added, in any mixt
                     const auto again = sum_of_floats(two_shot(rank, size, false, true), n);
                     const Floats input = values(rank, n);
                     const Floats expected = total(size, n, static_cast<float>(size));
-                    for (int i = 0; i < 3; ++i) {
+                    for (int i = 0; i < fewer(3); ++i) {
                         std::ranges::copy(input, x);
                         const auto first = group.start(operation, raw_of(x), raw_of(y), 30.0);
                         if (!behind) REQUIRE(group.wait(*first, 30.0, {}));
@@ -280,7 +280,7 @@ TEST_CASE("operations of many sizes and ways share the links") {
                     xs.push_back(values(rank, n));
                     ys.emplace_back(n);
                 }
-                for (int round = 0; round < 8; ++round) {
+                for (int round = 0; round < fewer(8); ++round) {
                     std::vector<std::shared_ptr<Work>> works;
                     for (std::size_t i = 0; i < sizes.size(); ++i) {
                         const auto algorithm =

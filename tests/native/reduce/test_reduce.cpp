@@ -5,6 +5,7 @@
 #include <array>
 #include <string>
 
+#include "data.hpp"
 #include "reduce/reduce.hpp"
 #include "reference.hpp"
 
@@ -115,6 +116,7 @@ TEST_CASE("every type, operation, number of sources, length and layout, on every
     constexpr std::array<std::size_t, 17> counts{0,  1,  2,  3,  7,   15,  16,  17,  31,
                                                  33, 63, 64, 65, 127, 255, 777, 1031};
     constexpr std::size_t longest = counts.back();
+    constexpr std::size_t most_sources = testing::fewer(9);
     constexpr std::array<Layout, 5> layouts{{{0, 0, Layout::apart},
                                              {16, 48, Layout::apart},
                                              {8, 4, Layout::first},
@@ -123,7 +125,7 @@ TEST_CASE("every type, operation, number of sources, length and layout, on every
     std::vector<Arena> arenas(10, Arena(longest * 16));
     std::mt19937_64 random(20240229);
     for_every_kernel([&](DType dtype, Op op) {
-        for (std::size_t n = 1; n <= 9; ++n) {
+        for (std::size_t n = 1; n <= most_sources; ++n) {
             std::vector<Bytes> sources;
             for (std::size_t s = 0; s < n; ++s) sources.push_back(reference::data(dtype, longest, random));
             const Bytes expected = reference::reduce(dtype, op, sources, longest, static_cast<int>(n));
@@ -263,7 +265,7 @@ TEST_CASE("16-bit floats: every value times and plus others rounds as in double 
                                            1,
                                            0x8003,
                                            static_cast<std::uint16_t>(format.infinity() - 1)};
-        for (int i = 0; i < 10; ++i) factors.push_back(static_cast<std::uint16_t>(random()));
+        for (int i = 0; i < testing::fewer(10); ++i) factors.push_back(static_cast<std::uint16_t>(random()));
         for (const std::uint16_t factor : factors)
             for (const Op op : {Op::sum, Op::prod}) {
                 for (std::size_t i = 0; i < all; ++i) reference::set(others, i, factor);

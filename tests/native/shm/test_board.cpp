@@ -90,7 +90,7 @@ TEST_CASE("many in a row and at a time, among others") {
             world.each([&](int rank, Group& group) {
                 constexpr std::array<std::size_t, 5> sizes{1, 700, 9'000, 20, 40'000};
                 constexpr std::array<Make, 4> makes{flat, ring, pooled, one_shot};
-                for (int round = 0; round < 10; ++round) {
+                for (int round = 0; round < fewer(10); ++round) {
                     check_many_at_a_time(rank, size, group, sizes, makes, round);
                 }
             });

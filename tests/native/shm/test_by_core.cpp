@@ -84,7 +84,7 @@ TEST_CASE("whoever comes last on a core, all ranks have the same bits") {
         const auto size = static_cast<int>(homes.size());
         World world(size, "shm", 0, true, homes);
         world.each([&](int rank, Group& group) {
-            for (int round = 0; round < 40; ++round) {
+            for (int round = 0; round < fewer(40); ++round) {
                 const std::size_t n = std::array{5U, 300U, 9'000U}[static_cast<std::size_t>(round) % 3];
                 if (rank == round % size) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                 CHECK(sum(group, flat(rank, size), uneven(rank, n)) == total_by_core(homes, n));
@@ -100,7 +100,7 @@ TEST_CASE("ranks that are ahead overwrite nothing that others have yet to read")
         world.each([&](int rank, Group& group) {
             constexpr std::array<std::size_t, 5> sizes{1, 700, 9'000, 20, 30'000};
             constexpr std::array<Make, 3> makes{flat, ring, pooled};
-            for (int round = 0; round < 8; ++round) {
+            for (int round = 0; round < fewer(8); ++round) {
                 if (rank == round % size) std::this_thread::sleep_for(std::chrono::milliseconds(2));
                 check_many_at_a_time(rank, size, group, sizes, makes, round);
             }

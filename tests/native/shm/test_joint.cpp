@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "data.hpp"
 #include "shm/joint.hpp"
 
 using collectives::JointCopy;
@@ -34,7 +35,7 @@ TEST_CASE("the halves are all of it, and meet where a page begins") {
 TEST_CASE("two copy every byte once, whoever is faster") {
     JointCopy::Shared shared{};
     std::uint64_t number = 0;
-    for (int round = 0; round < 50; ++round) {
+    for (int round = 0; round < testing::fewer(50); ++round) {
         for (const std::size_t n : {1UL, 16 * kib, 16 * kib + 1, 64 * kib, 700 * kib + 3, 1024 * kib}) {
             const auto from = some_bytes(n);
             std::vector<unsigned char> to(n);

@@ -92,7 +92,7 @@ TEST_CASE("sums in one place, of ranks that share two cores, side by side or not
                     const auto operation = sum_of_floats(pooled(rank, size), n);
                     Array x(group, n, false);
                     Array y(group, n, false);
-                    for (int round = 0; round < 4; ++round) {
+                    for (int round = 0; round < fewer(4); ++round) {
                         x.fill(values(rank + round, n));
                         const Floats sum = total(size, n, 1.0F, round);
                         run(group, operation, x, y);
@@ -167,7 +167,7 @@ TEST_CASE("pooled operations among others, many at a time") {
         World world(size, "shm", 4096);
         world.each([&](int rank, Group& group) {
             constexpr std::array<std::size_t, 6> sizes{60'000, 1, 5'000, 1024, 70'001, 13};
-            for (int round = 0; round < 6; ++round) {
+            for (int round = 0; round < fewer(6); ++round) {
                 std::vector<std::unique_ptr<Array>> xs;
                 std::vector<std::unique_ptr<Array>> ys;
                 std::vector<std::shared_ptr<Work>> works;
