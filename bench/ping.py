@@ -53,7 +53,7 @@ class Reading:
 
     @property
     def ping(self) -> float | None:
-        """The latency in seconds that shows how fast the machine is: of shared memory or, without it, a link."""
+        """The latency in seconds of shared memory (`flag`) or, if there is no shared memory, of a link (`link`)."""
         return self.flag if self.flag is not None else self.link
 
 

@@ -9,7 +9,7 @@ A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in T
 Hasanov, A. Lastovetsky, "Hierarchical redesign of classic MPI reduction algorithms", J. Supercomputing 73(2), 2017.
 
 In formulas h is the number of hosts, and l the number of ranks on the host with the most ranks. alpha and beta are the
-costs of a message between hosts, and of each of its bytes.
+costs of a message between hosts, and of each of its bytes. Rounds include those of messages within hosts; times do not.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
     On every host, all ranks send their data of a part to the rank of their host that handles this part. When the part
     passes the second time, this rank sends it to the others on its host. For h hosts of any size, the largest with l
     ranks, and n bytes of data: 2h rounds; a host sends 2n(h-1)/h bytes, of which a rank sends 2n(h-1)/(hl) bytes. If a
-    message costs alpha and a byte beta, the time is 2(h-1) alpha + 2n(h-1)/h beta.
+    message to another host costs alpha, each of its bytes beta, and a message within a host nothing, the time is 2(h-1)
+    alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     parts, hosts, host = place.parts, place.hosts, place.host
@@ -148,8 +149,8 @@ def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
     """Allreduce: each rank of a host handles a part of the data, and reduces it with one rank of every other host.
 
     For h hosts of any size, the largest with l ranks, and n bytes of data: 2 ceil(log2 h) + 2 rounds; a host sends
-    2n(h-1)/h bytes, of which a rank sends 2n(h-1)/(hl) bytes. If a message costs alpha and a byte beta, the time is 2
-    ceil(log2 h) alpha + 2n(h-1)/h beta.
+    2n(h-1)/h bytes, of which a rank sends 2n(h-1)/(hl) bytes. If a message to another host costs alpha, each of its
+    bytes beta, and a message within a host nothing, the time is 2 ceil(log2 h) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     parts, hosts, host = place.parts, place.hosts, place.host
@@ -186,7 +187,8 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
 
     On each host, all ranks send their data of the block to the rank of their host that handles this block. For h hosts
     of any size, the largest with l ranks, and n bytes of data: h rounds; a host sends n(h-1)/h bytes, of which a rank
-    sends n(h-1)/(hl) bytes. If a message costs alpha and a byte beta, the time is (h-1) alpha + n(h-1)/h beta.
+    sends n(h-1)/(hl) bytes. If a message to another host costs alpha, each of its bytes beta, and a message within a
+    host nothing, the time is (h-1) alpha + n(h-1)/h beta.
 
     Partial results alternate between two sets of temporary buffers, so that a rank writes one set while it sends the
     other.
@@ -224,8 +226,8 @@ def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedul
     """Allgather: each rank's block passes from host to host; the rank that receives it passes it to the others there.
 
     For h hosts of any size, the largest with l ranks, and n bytes gathered in all: h rounds; a host sends n(h-1)/h
-    bytes, of which a rank sends n(h-1)/(hl) bytes. If a message costs alpha and a byte beta, the time is (h-1) alpha +
-    n(h-1)/h beta.
+    bytes, of which a rank sends n(h-1)/(hl) bytes. If a message to another host costs alpha, each of its bytes beta,
+    and a message within a host nothing, the time is (h-1) alpha + n(h-1)/h beta.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -255,8 +257,8 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
     For h hosts of any size, n bytes of data, and H the largest power of two up to h: log2 H + 2 rounds, and 2 more if H
     < h; a host sends n log2 H bytes, and n more if it also works for a neighbour host, because h is no power of two; a
-    rank sends n bytes to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n
-    beta). If H < h, the time is alpha + n beta more.
+    rank sends n bytes to its leader. If a message to another host costs alpha, each of its bytes beta, and a message
+    within a host nothing, the time is ceil(log2 h) (alpha + n beta). If H < h, the time is alpha + n beta more.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)
@@ -284,7 +286,8 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
     The root is the leader of its host.
 
     For h hosts of any size and n bytes of data: ceil(log2 h) + 1 rounds; a host sends n bytes to another host, a rank
-    sends n bytes. If a message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta).
+    sends n bytes. If a message to another host costs alpha, each of its bytes beta, and a message within a host
+    nothing, the time is ceil(log2 h) (alpha + n beta).
     """
     b = Builder("reduce", "hierarchical_binomial", rank, size, grid=(1, 1), root=root)
     place = Place(rank, layout)
@@ -313,7 +316,8 @@ def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Sc
     The root is the leader of its host.
 
     For h hosts of any size and n bytes of data: ceil(log2 h) + 1 rounds; the root sends n ceil(log2 h) bytes. If a
-    message costs alpha and a byte beta, the time is ceil(log2 h) (alpha + n beta).
+    message to another host costs alpha, each of its bytes beta, and a message within a host nothing, the time is
+    ceil(log2 h) (alpha + n beta).
     """
     b = Builder("broadcast", "hierarchical_binomial", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -336,8 +340,9 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
     Each host has one leader; the root is the leader of its host.
 
-    For h hosts of any size and n bytes of data: h rounds; a host sends n bytes, the root sends n bytes. If a message
-    costs alpha and a byte beta, the time is (h-1) alpha + n beta if slices are small.
+    For h hosts of any size and n bytes of data: h rounds; a host sends n bytes, the root sends n bytes. If a message to
+    another host costs alpha, each of its bytes beta, and a message within a host nothing, the time is (h-1) alpha + n
+    beta if slices are small.
     """
     b = Builder("broadcast", "hierarchical_chain", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -359,8 +364,9 @@ def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Sc
     """Allgather: one leader per host collects its host's blocks; leaders exchange them, and distribute all blocks.
 
     For h hosts of any size and n bytes gathered in all: ceil(log2 h) + 2 rounds; a host sends n(h-1)/h bytes, a rank
-    sends its block to its leader. If a message costs alpha and a byte beta, the time is ceil(log2 h) alpha + n(h-1)/h
-    beta. If the ranks of a host are not consecutive, their blocks are sent in several messages.
+    sends its block to its leader. If a message to another host costs alpha, each of its bytes beta, and a message
+    within a host nothing, the time is ceil(log2 h) alpha + n(h-1)/h beta. If the ranks of a host are not consecutive,
+    their blocks are sent in several messages.
     """
     b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
     place = Place(rank, layout)

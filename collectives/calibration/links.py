@@ -60,9 +60,10 @@ def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[
 
 
 def facts(links: Mapping[str, Link]) -> dict[str, str]:
-    """Returns the costs in `links` as texts by name, to be written to the file of a table that chooses algorithms.
+    """Returns the costs of messages in `links` as a dict of texts by name, such as "tcp.alpha".
 
-    The cost alpha is in seconds; beta and gamma are in seconds per byte.
+    The calibration saves these texts in the file of its table, which says which algorithm is fastest. The cost alpha is
+    in seconds; beta and gamma are in seconds per byte.
     """
     return {f"{kind}.{name}": f"{getattr(link, name):.4g}" for kind, link in links.items() for name in Link.__slots__}
 

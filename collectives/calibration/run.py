@@ -132,7 +132,7 @@ class Outcome(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Returns what the calibration has found, as texts by name, for the file of the table that it has made."""
+        """Returns `links`, `sockets` and `noise` as a dict of texts by name; they are saved in the file of `table`."""
         reported = links.facts(self.links)
         if self.noise:
             reported["noise"] = "; ".join(self.noise)

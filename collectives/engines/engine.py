@@ -29,9 +29,10 @@ class Collective(NamedTuple):
 class Ranks(Protocol):
     """A group of ranks as an engine sees it during a call: this rank, the group's size, and a few collectives.
 
-    An engine is an object, often from another package, that runs whole collectives. It uses these collectives for
-    messages of its own. Every rank has to call them in the same order. They raise the same errors as the methods of a
-    communicator, and OpTimeout at the deadline of the call that the engine runs.
+    An engine is an object, often from another package, that runs whole collectives. By the collectives of this class,
+    the engine's objects on all ranks exchange data of their own. Every rank has to call these collectives in the same
+    order. They raise the same errors as the methods of a communicator, and OpTimeout at the deadline of the call that
+    the engine runs.
     """
 
     @property
@@ -58,8 +59,8 @@ class Task(Protocol):
     def run(self, x: Any, out: Any, ranks: Ranks) -> Any:
         """Run one collective and wait until it is complete: `x` is the input, and `out` the array for the result.
 
-        Returns `out`, or a new array if `out` is None. `ranks` offers a few collectives for the engine's own messages.
-        May raise any error, which the communicator then reports to all ranks.
+        Returns `out`, or a new array if `out` is None. By the collectives of `ranks`, the engine's objects on all ranks
+        can exchange data of their own. May raise any error, which the communicator then reports to all ranks.
         """
 
 
@@ -70,8 +71,8 @@ class LateTask(Protocol):
         """Begin one collective and return at once; `x` is the input, and `out` the array for the result, or None.
 
         When the collective has ended, the engine calls `complete(result, None)` or `complete(None, error)` once, on any
-        thread. Until then `x` and `out` stay valid, and no other code changes them. `ranks` offers a few collectives
-        for the engine's own messages; only one thread at a time may use it.
+        thread. Until then `x` and `out` stay valid, and no other code changes them. By the collectives of `ranks`, the
+        engine's objects on all ranks can exchange data of their own. Only one thread at a time may use `ranks`.
         """
 
 

@@ -201,7 +201,7 @@ class Family:
 
     @property
     def whole(self) -> int | None:
-        """The formula for all peers of all ranks, such as (rank + constant) mod size; None if there are several."""
+        """The one formula by which all peers of all members are computed; None if `relations` has several formulas."""
         found = set(self.relations.tolist())
         return found.pop() if len(found) == 1 else None
 
