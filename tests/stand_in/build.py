@@ -44,7 +44,7 @@ def compiler() -> str | None:
 
 def build(folder: Path) -> StandIn:
     """The stand-ins, built in `folder`."""
-    kernels = f'-DSTAND_IN_KERNELS="{_SOURCE}/leader/kernels.cu"'
+    kernels = f'-DSTAND_IN_KERNELS="{_SOURCE}/cuda/kernels.cu"'
     parts = {name: folder / f"{name}.o" for name in ("cuda", "memory", "kernels")}
     flags = ("-c", f"-I{_SOURCE}", "-ffp-contract=off", kernels)
     with ThreadPoolExecutor() as pool:  # each waits for a compiler

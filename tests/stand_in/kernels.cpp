@@ -38,25 +38,25 @@ void __syncthreads() {
 
 }  // namespace
 
-#include "leader/kernels.cu"
+#include "cuda/kernels.cu"
 
 namespace stand_in {
 
 namespace {
 
-using collectives::leader::KernelArguments;
+using collectives::cuda::KernelArguments;
 using Kernel = void (*)(const KernelArguments&, unsigned);
 
 template <class Element>
 void reduce(const KernelArguments& a, unsigned op) {
-    collectives::leader::reduce<Element>(a, op);
+    collectives::cuda::reduce<Element>(a, op);
 }
-void move(const KernelArguments& a, unsigned) { collectives::leader::move(a); }
+void move(const KernelArguments& a, unsigned) { collectives::cuda::move(a); }
 
 const std::map<std::string, Kernel>& reductions() {
-#define REDUCTION(element)                              \
-    {                                                   \
-        #element, &reduce<collectives::leader::element> \
+#define REDUCTION(element)                            \
+    {                                                 \
+        #element, &reduce<collectives::cuda::element> \
     }
     static const std::map<std::string, Kernel> all{
         REDUCTION(float16), REDUCTION(bfloat16),  REDUCTION(float32),    REDUCTION(float64),

@@ -9,7 +9,7 @@
 
 #include <optional>
 
-#include "bind/common.hpp"
+#include "bind/stream_ticket.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/stream.hpp"
 
@@ -48,7 +48,7 @@ std::pair<std::string, int> cuda_memory(std::uint64_t address) {
 void check_cuda_stream(std::uint64_t stream, int device) {
     const auto context = cuda::PrimaryContext::of(device);
     const cuda::Current current(*context);
-    const auto handle = reinterpret_cast<cuda::StreamHandle>(stream);
+    const cuda::StreamHandle handle = stream_of(stream);
     cuda::check_stream(handle, *context);
     cuda::refuse_capture(
         handle, *context,
@@ -58,7 +58,7 @@ void check_cuda_stream(std::uint64_t stream, int device) {
 bool is_capturing(std::uint64_t stream, int device) {
     const auto context = cuda::PrimaryContext::of(device);
     const cuda::Current current(*context);
-    const auto handle = reinterpret_cast<cuda::StreamHandle>(stream);
+    const cuda::StreamHandle handle = stream_of(stream);
     cuda::check_stream(handle, *context);
     return cuda::is_capturing(handle, *context);
 }

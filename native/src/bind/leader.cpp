@@ -5,8 +5,6 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -28,14 +26,12 @@ namespace collectives {
 
 namespace {
 
-cuda::StreamHandle handle_of(std::uint64_t stream) { return reinterpret_cast<cuda::StreamHandle>(stream); }
-
-leader::Kind kind_of(std::string_view name) {
-    constexpr std::array<std::string_view, 8> names{"allreduce",      "reduce", "broadcast", "allgather",
-                                                    "reduce_scatter", "gather", "scatter",   "alltoall"};
-    const auto found = std::ranges::find(names, name);
-    if (found == names.end()) throw nb::value_error("the leader form has no such collective");
-    return static_cast<leader::Kind>(found - names.begin());
+cuda::Kind collective_named(std::string_view name) {
+    const std::optional<cuda::Kind> found = cuda::kind_of(name);
+    if (!found || cuda::is_message(*found)) {
+        throw nb::value_error("the leader form has no such collective");
+    }
+    return *found;
 }
 
 // A call of a user, which may be issued several times.
@@ -104,7 +100,7 @@ class LeaderMember {
         if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
         LeaderCall call{operation.operation, {}};
         leader::Arguments& a = call.arguments;
-        a.kind = kind_of(kind);
+        a.kind = collective_named(kind);
         a.in = in;
         a.out = out;
         a.count = count;
@@ -112,8 +108,8 @@ class LeaderMember {
         a.unit = unit;
         a.op = static_cast<Op>(op);
         a.root = root;
-        a.stream = handle_of(stream);
-        if (producer) a.producer = handle_of(*producer);
+        a.stream = stream_of(stream);
+        if (producer) a.producer = stream_of(*producer);
         return call;
     }
 
@@ -167,12 +163,12 @@ class CudaStaging {
     CudaStaging(nb::handle array, std::size_t bytes, int device)
         : staging_(cuda::PrimaryContext::of(device), memory(array, bytes, 1, "memory"), bytes) {}
 
-    void begin(std::uint64_t stream) { staging_.begin(handle_of(stream)); }
+    void begin(std::uint64_t stream) { staging_.begin(stream_of(stream)); }
     StagedCopy fetch(std::size_t offset, std::uint64_t from, std::size_t bytes) {
         return {staging_.fetch(offset, from, bytes)};
     }
     void put(std::size_t offset, std::uint64_t to, std::size_t bytes) { staging_.put(offset, to, bytes); }
-    void end(std::uint64_t stream) { staging_.end(handle_of(stream)); }
+    void end(std::uint64_t stream) { staging_.end(stream_of(stream)); }
     bool is_free() const { return staging_.is_free(); }
 
   private:
@@ -182,7 +178,7 @@ class CudaStaging {
 }  // namespace
 
 void add_leader(nb::module_& module) {
-    module.attr("LEADER_MOST_RANKS") = leader::most_ranks;
+    module.attr("LEADER_MOST_RANKS") = cuda::most_ranks;
     module.def("can_access_cuda_peer", &cuda::can_access_peer, "device"_a, "other"_a);
     nb::class_<CudaMemory>(module, "CudaMemory")
         .def(nb::init<std::size_t, int>(), "nbytes"_a, "device"_a)

@@ -22,12 +22,10 @@ namespace collectives {
 
 namespace {
 
-cuda::StreamHandle stream_of(std::uint64_t handle) { return reinterpret_cast<cuda::StreamHandle>(handle); }
-
-nccl::Kind kind_of(std::string_view name) {
-    const auto found = std::ranges::find(nccl::kind_names, name);
-    if (found == nccl::kind_names.end()) throw nb::value_error("NCCL does not run this collective");
-    return static_cast<nccl::Kind>(found - nccl::kind_names.begin());
+cuda::Kind kind_named(std::string_view name) {
+    const std::optional<cuda::Kind> found = cuda::kind_of(name);
+    if (!found) throw nb::value_error("NCCL does not run this collective");
+    return *found;
 }
 
 nb::bytes unique_id(const nccl::Library& library) {
@@ -86,8 +84,8 @@ class NcclMember {
         NcclCall call;
         for (const PyOperation& one : operations) call.operations.push_back(one.operation);
         for (const auto& [kind, in, out, count, unit, dtype, op, peer] : pieces) {
-            nccl::Piece piece{kind_of(kind), in, out, count, unit, {}, peer};
-            if (nccl::reduces(piece.kind)) {
+            nccl::Piece piece{kind_named(kind), in, out, count, unit, {}, peer};
+            if (cuda::reduces(piece.kind)) {
                 if (!is_op(op)) throw nb::value_error("an unknown op");
                 const std::string why = nccl::why_not_reduced(dtype, static_cast<Op>(op), nccl_->version(),
                                                               nccl_->member().capability, piece.elements);
@@ -106,8 +104,8 @@ class NcclMember {
 
     StreamTicket connect(const PyOperation& operation, const std::vector<std::string>& kinds,
                          double timeout) const {
-        std::vector<nccl::Kind> wanted;
-        for (const std::string& kind : kinds) wanted.push_back(kind_of(kind));
+        std::vector<cuda::Kind> wanted;
+        for (const std::string& kind : kinds) wanted.push_back(kind_named(kind));
         return issue_task(
             {operation.operation}, [&] { return nccl::make_connecting_task(nccl_, wanted); }, timeout);
     }

@@ -1,13 +1,20 @@
-// The ticket of an operation that a stream orders, as Python code sees it.
+// A stream, and the ticket of an operation that it orders, as Python code sees them.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
 
 #include "bind/common.hpp"
+#include "cuda/api.hpp"
 
 namespace collectives {
+
+// A stream by its number in Python.
+inline cuda::StreamHandle stream_of(std::uint64_t handle) {
+    return reinterpret_cast<cuda::StreamHandle>(handle);
+}
 
 struct StreamTicket {
     std::shared_ptr<Group> group;

@@ -11,7 +11,7 @@
 
 #include "base/unique_fd.hpp"
 #include "cuda/ipc.hpp"
-#include "leader/kernel_arguments.hpp"
+#include "cuda/kernel_arguments.hpp"
 
 namespace collectives::leader {
 
@@ -24,8 +24,8 @@ struct Place {
 
 // What has to be the same on all ranks.
 struct Description {
-    std::uint64_t count = 0;  // see KernelArguments
-    Form form = Form::reduce;
+    std::uint64_t count = 0;  // see cuda::KernelArguments
+    cuda::Form form = cuda::Form::reduce;
     std::uint32_t dtype = 0;
     std::uint32_t op = 0;
     std::uint32_t root = 0;

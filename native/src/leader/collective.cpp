@@ -8,68 +8,40 @@ namespace collectives::leader {
 
 namespace {
 
-constexpr bool is_reduction(Kind kind) {
-    return kind == Kind::allreduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
-}
-
 // Operations that make something of one operand: others leave it as it is.
 constexpr bool normalises(DType dtype, Op op) { return dtype == DType::boolean || op >= Op::land; }
 
-Form form_of(Kind kind) {
+cuda::Form form_of(Kind kind) {
     switch (kind) {
         case Kind::allreduce:
         case Kind::reduce:
-            return Form::reduce;
+            return cuda::Form::reduce;
         case Kind::reduce_scatter:
-            return Form::scatter;
+            return cuda::Form::scatter;
         case Kind::allgather:
         case Kind::gather:
-            return Form::concatenate;
+            return cuda::Form::concatenate;
         case Kind::broadcast:
-            return Form::broadcast;
+            return cuda::Form::broadcast;
         case Kind::scatter:
-            return Form::divide;
-        case Kind::alltoall:
-            break;
+            return cuda::Form::divide;
+        default:
+            return cuda::Form::transpose;
     }
-    return Form::transpose;
 }
 
 // The bytes that this rank reads and writes.
-struct Sizes {
-    std::uint64_t in = 0;
-    std::uint64_t out = 0;
-};
-
-Sizes sizes_of(const Arguments& a, const Communicator::Member& member) {
-    const std::uint64_t part = a.count * a.unit;
-    const std::uint64_t all = part * static_cast<std::uint64_t>(member.size);
+cuda::Sizes sizes_of(const Arguments& a, const Communicator::Member& member) {
     const bool is_root = member.rank == a.root;
-    switch (a.kind) {
-        case Kind::allreduce:
-            return {part, part};
-        case Kind::reduce:
-            return {part, is_root ? part : 0};
-        case Kind::broadcast:
-            return {is_root ? part : 0, is_root ? 0 : part};
-        case Kind::allgather:
-            return {part, all};
-        case Kind::reduce_scatter:
-            return {all, part};
-        case Kind::gather:
-            return {part, is_root ? all : 0};
-        case Kind::scatter:
-            return {is_root ? all : 0, part};
-        case Kind::alltoall:
-            return {all, all};
-    }
-    return {};
+    cuda::Sizes sizes = cuda::sizes_of(a.kind, a.count * a.unit, member.size, is_root);
+    if (a.kind == Kind::broadcast && is_root) sizes.out = 0;  // it has the array already
+    return sizes;
 }
 
 class CollectiveTask final : public StreamTask {
   public:
-    CollectiveTask(std::shared_ptr<Communicator> communicator, const Arguments& arguments, const Sizes& sizes,
-                   bool is_captured)
+    CollectiveTask(std::shared_ptr<Communicator> communicator, const Arguments& arguments,
+                   const cuda::Sizes& sizes, bool is_captured)
         : communicator_(std::move(communicator)), a_(arguments), sizes_(sizes), is_captured_(is_captured) {
         // Memory of this library could be given to others as soon as its arrays are gone.
         blocks_[0] = cuda::block_of(a_.in, sizes_.in);
@@ -114,8 +86,8 @@ class CollectiveTask final : public StreamTask {
     Description description() const {
         const bool alone = communicator_->member().size == 1 && !normalises(a_.dtype, a_.op);
         Description d;
-        d.reduces = is_reduction(a_.kind) && !alone ? 1 : 0;
-        d.form = is_reduction(a_.kind) && alone ? Form::concatenate : form_of(a_.kind);
+        d.reduces = cuda::reduces(a_.kind) && !alone ? 1 : 0;
+        d.form = cuda::reduces(a_.kind) && alone ? cuda::Form::concatenate : form_of(a_.kind);
         d.count = d.reduces != 0 ? a_.count : a_.count * a_.unit;
         d.dtype = static_cast<std::uint32_t>(a_.dtype);
         d.op = static_cast<std::uint32_t>(a_.op);
@@ -125,7 +97,7 @@ class CollectiveTask final : public StreamTask {
 
     std::shared_ptr<Communicator> communicator_;
     Arguments a_;
-    Sizes sizes_;
+    cuda::Sizes sizes_;
     bool is_captured_;
     std::shared_ptr<const cuda::Block> blocks_[2];
     std::shared_ptr<const cuda::Block> staged_[2];
@@ -146,7 +118,7 @@ std::unique_ptr<StreamTask> make_task(std::shared_ptr<Communicator> communicator
                                       const Arguments& arguments) {
     const cuda::PrimaryContext& context = *communicator->context();
     const cuda::Current current(context);
-    const Sizes sizes = sizes_of(arguments, communicator->member());
+    const cuda::Sizes sizes = sizes_of(arguments, communicator->member());
     // A kernel that uses another address would make the device unusable for the leader's process.
     check_memory(arguments.in, sizes.in, context.device(), "x");
     check_memory(arguments.out, sizes.out, context.device(), "out");

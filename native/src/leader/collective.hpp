@@ -9,25 +9,17 @@
 #include <optional>
 
 #include "base/types.hpp"
+#include "cuda/kinds.hpp"
 #include "leader/communicator.hpp"
 
 namespace collectives::leader {
 
-enum class Kind : std::uint8_t {
-    allreduce,
-    reduce,
-    broadcast,
-    allgather,
-    reduce_scatter,
-    gather,
-    scatter,
-    alltoall,
-};
+using cuda::Kind;
 
 struct Arguments {
-    Kind kind = Kind::allreduce;
-    cuda::Pointer in = 0;   // 0 if this rank has no input
-    cuda::Pointer out = 0;  // 0 if it has no output
+    Kind kind = Kind::allreduce;  // no message
+    cuda::Pointer in = 0;         // 0 if this rank has no input
+    cuda::Pointer out = 0;        // 0 if it has no output
     // Elements in the part of each rank; of allreduce, reduce and broadcast: in the whole array.
     std::uint64_t count = 0;
     DType dtype = DType::uint8;

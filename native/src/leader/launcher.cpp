@@ -115,11 +115,12 @@ void Launcher::trim_if_idle() {
 Launch Launcher::prepare(std::uint64_t number) {
     const Description& first = board_.entry(0, number).description;
     Launch ready;
-    KernelArguments& a = ready.arguments;
+    cuda::KernelArguments& a = ready.arguments;
     a.count = first.count;
     a.size = static_cast<unsigned>(size_);
     a.root = first.root;
     a.wanted = epoch_begins;
+    a.divisor = a.size;
     a.form = first.form;
     a.op = first.op;
     for (int rank = 0; rank < size_; ++rank) {

@@ -16,11 +16,11 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/kernels.hpp"
 #include "cuda/signal.hpp"
 #include "cuda/stream.hpp"
 #include "leader/board.hpp"
 #include "leader/imports.hpp"
-#include "leader/kernels.hpp"
 
 namespace collectives::leader {
 
@@ -28,7 +28,7 @@ namespace collectives::leader {
 struct Launch {
     cuda::FunctionHandle function = nullptr;
     cuda::Grid grid;
-    KernelArguments arguments{};
+    cuda::KernelArguments arguments{};
 };
 
 class Launcher {
@@ -65,7 +65,7 @@ class Launcher {
     const Board& board_;
     std::vector<cuda::Pointer> control_;
     Imports imports_;
-    Kernels kernels_;
+    cuda::Kernels kernels_;
     std::shared_ptr<cuda::Signals> signals_;
     std::optional<cuda::Signal> last_;  // of the last call that was launched
     cuda::OwnStream stream_;

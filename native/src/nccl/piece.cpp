@@ -6,41 +6,6 @@ namespace collectives::nccl {
 
 namespace {
 
-struct Sizes {
-    std::uint64_t in = 0;
-    std::uint64_t out = 0;
-};
-
-// The bytes that this rank reads and writes.
-Sizes sizes_of(const Piece& piece, const Communicator::Member& member) {
-    const std::uint64_t part = piece.count * piece.unit;
-    const std::uint64_t all = part * static_cast<std::uint64_t>(member.size);
-    const bool is_root = member.rank == piece.peer;
-    switch (piece.kind) {
-        case Kind::allreduce:
-            return {part, part};
-        case Kind::reduce:
-            return {part, is_root ? part : 0};
-        case Kind::broadcast:
-            return {is_root ? part : 0, part};
-        case Kind::allgather:
-            return {part, all};
-        case Kind::reduce_scatter:
-            return {all, part};
-        case Kind::gather:
-            return {part, is_root ? all : 0};
-        case Kind::scatter:
-            return {is_root ? all : 0, part};
-        case Kind::alltoall:
-            return {all, all};
-        case Kind::send:
-            return {part, 0};
-        case Kind::recv:
-            return {0, part};
-    }
-    return {};
-}
-
 // Between `group_start` and the end of the scope, calls belong to a group, which may be inside another one.
 class GroupOfCalls {
   public:
@@ -138,7 +103,8 @@ class Caller {
 }  // namespace
 
 void check(const Piece& piece, const Communicator::Member& member) {
-    const Sizes sizes = sizes_of(piece, member);
+    const cuda::Sizes sizes =
+        cuda::sizes_of(piece.kind, piece.count * piece.unit, member.size, member.rank == piece.peer);
     // An address that is not the device's would make the device unusable for this process.
     cuda::check_on_device(piece.in, sizes.in, member.device, "x");
     cuda::check_on_device(piece.out, sizes.out, member.device, "out");

@@ -5,37 +5,17 @@
 // for each pair of ranks.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "cuda/api.hpp"
+#include "cuda/kinds.hpp"
 #include "nccl/communicator.hpp"
 #include "nccl/elements.hpp"
 
 namespace collectives::nccl {
 
-enum class Kind : std::uint8_t {
-    allreduce,
-    reduce,
-    broadcast,
-    allgather,
-    reduce_scatter,
-    gather,
-    scatter,
-    alltoall,
-    send,
-    recv,
-};
-
-inline constexpr std::array<std::string_view, 10> kind_names{
-    "allreduce", "reduce",  "broadcast", "allgather", "reduce_scatter",
-    "gather",    "scatter", "alltoall",  "send",      "recv"};
-
-constexpr bool reduces(Kind kind) {
-    return kind == Kind::allreduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
-}
+using cuda::Kind;
 
 struct Piece {
     Kind kind = Kind::allreduce;

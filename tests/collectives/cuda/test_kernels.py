@@ -14,7 +14,7 @@ from collectives.native import _engine
 from collectives.transports.leader import find_compiler
 
 SOURCE: Final = Path(__file__).parents[3] / "native" / "src"
-HEADER: Final = "leader/kernel_arguments.hpp"
+HEADER: Final = "cuda/kernel_arguments.hpp"
 CAPABILITIES: Final = (75, 80, 90)  # NVRTC of CUDA 13 has none below 75
 
 
@@ -31,7 +31,7 @@ def compiled(nvrtc: Any, architecture: str, options: list[str]) -> tuple[bytes, 
     program = ctypes.c_void_p()
     texts = (ctypes.c_char_p * 1)((SOURCE / HEADER).read_bytes())
     names = (ctypes.c_char_p * 1)(HEADER.encode())
-    kernels = (SOURCE / "leader/kernels.cu").read_bytes()
+    kernels = (SOURCE / "cuda/kernels.cu").read_bytes()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), kernels, b"kernels.cu", 1, texts, names) == 0
     flags = ["--std=c++17", "--fmad=false", f"--gpu-architecture=compute_{architecture}", *options]
     code = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*map(str.encode, flags)))

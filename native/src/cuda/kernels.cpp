@@ -1,11 +1,11 @@
-#include "leader/kernels.hpp"
+#include "cuda/kernels.hpp"
 
 #include <algorithm>
 
 #include "cuda/device.hpp"
-#include "leader/kernels_text.hpp"
+#include "cuda/kernels_text.hpp"
 
-namespace collectives::leader {
+namespace collectives::cuda {
 
 namespace {
 
@@ -17,11 +17,11 @@ constexpr unsigned blocks_each = 4;
 
 }  // namespace
 
-Kernels::Kernels(std::shared_ptr<const cuda::PrimaryContext> context, const std::string& compiler)
+Kernels::Kernels(std::shared_ptr<const PrimaryContext> context, const std::string& compiler)
     : context_(std::move(context)), compiler_(compiler) {
-    const cuda::Device device = cuda::device(context_->device());
-    capability_ = device.capability;
-    multiprocessors_ = device.multiprocessors;
+    const Device found = device(context_->device());
+    capability_ = found.capability;
+    multiprocessors_ = found.multiprocessors;
 }
 
 Kernels::Loaded Kernels::load(const char* name, std::vector<std::string> options) const {
@@ -30,15 +30,15 @@ Kernels::Loaded Kernels::load(const char* name, std::vector<std::string> options
     const std::string image =
         compiler_.compile({.name = "kernels.cu",
                            .text = text::kernels,
-                           .headers = {{"leader/kernel_arguments.hpp", text::kernel_arguments}}},
+                           .headers = {{"cuda/kernel_arguments.hpp", text::kernel_arguments}}},
                           capability_, std::move(options));
     Loaded loaded;
-    loaded.module = std::make_unique<cuda::Module>(context_, image);
+    loaded.module = std::make_unique<Module>(context_, image);
     loaded.function = loaded.module->function(name);
     return loaded;
 }
 
-cuda::FunctionHandle Kernels::reduction(DType dtype, Op op) {
+FunctionHandle Kernels::reduction(DType dtype, Op op) {
     Loaded& one = reductions_[{dtype, op}];
     if (one.function == nullptr) {
         const std::string element = dtype == DType::boolean ? "boolean" : std::string(name(dtype));
@@ -48,12 +48,12 @@ cuda::FunctionHandle Kernels::reduction(DType dtype, Op op) {
     return one.function;
 }
 
-cuda::FunctionHandle Kernels::move() {
+FunctionHandle Kernels::move() {
     if (move_.function == nullptr) move_ = load("collectives_move", {});
     return move_.function;
 }
 
-cuda::Grid Kernels::grid(Form form, int size, std::uint64_t bytes) const {
+Grid Kernels::grid(Form form, int size, std::uint64_t bytes) const {
     const auto ranks = static_cast<std::uint64_t>(size);
     const bool is_whole = form == Form::reduce || form == Form::broadcast;
     const std::uint64_t parts = is_whole ? 1 : form == Form::transpose ? ranks * ranks : ranks;
@@ -62,4 +62,4 @@ cuda::Grid Kernels::grid(Form form, int size, std::uint64_t bytes) const {
     return {static_cast<unsigned>(std::clamp<std::uint64_t>(tiles, 1, most)), threads};
 }
 
-}  // namespace collectives::leader
+}  // namespace collectives::cuda

@@ -1,6 +1,7 @@
-// The kernels by which one rank reads the inputs of all ranks that share a device, and writes their outputs.
+// The kernels that reduce and move arrays: those of all ranks that share a device, which one rank reads and
+// writes, or the operands of a reduction in a schedule.
 //
-// NVRTC compiles this file for the device of the leader while the program runs, once for each element type and
+// NVRTC compiles this file for a device while the program runs, once for each element type and
 // operation that is used: COLLECTIVES_ELEMENT and COLLECTIVES_OP name them. The stand-in for the driver, which
 // tests use, is compiled from it, too, with one thread in each block.
 //
@@ -8,9 +9,9 @@
 // in the order of ranks, float16 and bfloat16 in float32, and rounded once. A block of threads looks at the
 // epoch of a rank each time before it writes a tile of that rank's output. All inputs of an element are read
 // before it is written, by one thread, so an output may be the same array as an input.
-#include "leader/kernel_arguments.hpp"
+#include "cuda/kernel_arguments.hpp"
 
-namespace collectives::leader {
+namespace collectives::cuda {
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -235,7 +236,7 @@ struct Epochs {
     __device__ __forceinline__ void look(const KernelArguments& a, u8* set) {
         alive = set;
         const auto goes_on = [&](u32 rank) {
-            return *reinterpret_cast<const volatile u32*>(a.epoch[rank]) == a.wanted;
+            return a.epoch[rank] == 0 || *reinterpret_cast<const volatile u32*>(a.epoch[rank]) == a.wanted;
         };
         for (u32 rank = threadIdx.x; rank < a.size; rank += blockDim.x) {
             alive[rank] = a.out[rank] != 0 && goes_on(a.leader) && goes_on(rank);
@@ -310,7 +311,7 @@ __device__ __forceinline__ void reduce(const KernelArguments& a, u32 op) {
                     Vector<Stored> result;
 #pragma unroll
                     for (u32 lane = 0; lane < lanes; ++lane) {
-                        result.lane[lane] = Element::narrow(sums[v][lane], op, a.size);
+                        result.lane[lane] = Element::narrow(sums[v][lane], op, a.divisor);
                     }
                     for (u32 rank = first; rank < last; ++rank) {
                         if (!epochs.alive[rank]) continue;
@@ -325,7 +326,7 @@ __device__ __forceinline__ void reduce(const KernelArguments& a, u32 op) {
             for (u32 rank = 1; rank < a.size; ++rank) {
                 sum = Element::combine(sum, Element::widen(load<Stored>(a.in[rank] + from + at)), op);
             }
-            const Stored result = Element::narrow(sum, op, a.size);
+            const Stored result = Element::narrow(sum, op, a.divisor);
             for (u32 rank = first; rank < last; ++rank) {
                 if (epochs.alive[rank]) store(a.out[rank] + at, result);
             }
@@ -396,14 +397,14 @@ __device__ __forceinline__ void move(const KernelArguments& a) {
     move_by<u8>(a, parts);
 }
 
-}  // namespace collectives::leader
+}  // namespace collectives::cuda
 
 #if defined(COLLECTIVES_ELEMENT)
-extern "C" __global__ void collectives_reduce(const __grid_constant__ collectives::leader::KernelArguments a) {
-    collectives::leader::reduce<collectives::leader::COLLECTIVES_ELEMENT>(a, COLLECTIVES_OP);
+extern "C" __global__ void collectives_reduce(const __grid_constant__ collectives::cuda::KernelArguments a) {
+    collectives::cuda::reduce<collectives::cuda::COLLECTIVES_ELEMENT>(a, COLLECTIVES_OP);
 }
 #else
-extern "C" __global__ void collectives_move(const __grid_constant__ collectives::leader::KernelArguments a) {
-    collectives::leader::move(a);
+extern "C" __global__ void collectives_move(const __grid_constant__ collectives::cuda::KernelArguments a) {
+    collectives::cuda::move(a);
 }
 #endif
