@@ -428,6 +428,18 @@ class StreamTicket:
 class NcclCall:
     """A call that `NcclMember.prepare` has made, which can be issued several times."""
 
+class NcclRounds:
+    """An operation's schedule as a device runs it: rounds of messages, and after each its reductions and copies."""
+
+    def __init__(self, operation: Operation, rounds: Sequence[Sequence[int]]) -> None:
+        """`rounds`: for each step of the schedule its round, for a send one for each peer; see `schedule.rounds`."""
+    @property
+    def reduces(self) -> bool:
+        """Whether this rank reduces anything."""
+    @property
+    def temporary(self) -> int:
+        """Bytes of the device's memory that a call needs beside its arrays."""
+
 class NcclMember:
     """NCCL's communicator as one group uses it. Closed with the last group that uses it."""
 
@@ -465,6 +477,14 @@ class NcclMember:
         elements in the part of each rank, of allreduce, reduce, broadcast and messages in the whole array; the bytes of
         an element; dtype and op, if it reduces; the root, or the other rank of a message. `producer`: the stream in
         which the input is written, if it is another one."""
+
+    def schedule(
+        self, rounds: NcclRounds, inp: int, out: int, compiler: str, stream: int, producer: int | None
+    ) -> NcclCall:
+        """A call that runs a schedule in `stream`: its messages by NCCL, its reductions by kernels.
+
+        `inp`, `out`: addresses, 0 if this rank has none; they may be equal. `compiler`: the path of NVRTC, for a
+        schedule that reduces. `producer`: the stream in which the input is written, if it is another one."""
 
     def issue(self, call: NcclCall, timeout: float) -> StreamTicket:
         """Issue a call; returns when it is in its stream, or in the graph into which this stream is captured.

@@ -94,7 +94,9 @@ class LeaderCalls:
         def usable(algorithm: str) -> bool:
             if algorithm == NCCL:
                 return self._nccl is not None and not self._nccl.choose(name, nbytes, dtype, op)[1]
-            return not against if algorithm == ENGINE else True
+            if algorithm == ENGINE:
+                return not against
+            return algorithm == "staging" if self._nccl is None else self._nccl.has(algorithm, name, dtype, op)
 
         situation = replace(prepare.situation, shared_device=bool(self._shared))
         try:

@@ -117,7 +117,7 @@ class DeviceCalls:
 
     def _collective(
         self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
-    ) -> StreamCall | None:
+    ) -> Ready | None:
         op, root = (args[place] if place >= 0 else None for place in ARGUMENTS[name])
         if op is not None and not isinstance(op, str):
             self._streams.check_staged("op is a function", stream)
@@ -125,15 +125,20 @@ class DeviceCalls:
         at = -1 if root is None else check_rank(root, self._calls.size, "root")
         writes_x = name == "broadcast" and at != self._calls.rank
         array = cuda.writing(x, "x", moved=True) if writes_x else reduced(x) if op else cuda.reading(x, moved=True)
-        if not self._streams.decide(name, array.nbytes, array.dtype, op or "", args[-1], stream):
+        streams, algorithm = self._streams, args[-1]
+        if not streams.decide(name, array.nbytes, array.dtype, op or "", algorithm, stream, schedules=True):
             return None
         self._refuse_block()
         deadline = self._calls.limit(timeout)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
-        if self._staged(array, handle, stream, deadline):
+        streams.formed(array.device, handle, deadline)
+        # Now with what is known of NCCL and of all ranks.
+        chosen = streams.decide(name, array.nbytes, array.dtype, op or "", algorithm, stream, schedules=True)
+        if not chosen:
             return None
-        self._streams.decide(name, array.nbytes, array.dtype, op or "", args[-1], stream)  # now with NCCL's version
+        if chosen != ENGINE:
+            return streams.scheduled(name, array, made, op or "", at, chosen, handle, deadline)
         operation = self._streams.agreement(name, array.dtype, op or "", at, array.size)
         planned = pieces.collective(name, array, made, self._calls.size, op or "", at)
         return self._ready(planned, operation, array, made, handle, deadline)

@@ -99,26 +99,43 @@ class Preparer:
             pass
         shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
+        aliased = shape.in_place and chosen.in_place
+        operation = self._operation(shape, chosen, aliased, self.at_a_time(shape))
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        prepared = self._kept[key] = Prepared(operation, chosen.in_place)
+        return prepared
+
+    def apart(self, shape: Shape, algorithm: str) -> tuple[Algorithm, _engine.Operation]:
+        """The algorithm, and an operation in one section whose input and output are separate memory; not cached.
+
+        Raises TypeError or ValueError as `collective` does.
+        """
+        shape = _carried(shape)
+        chosen, _, _ = self.choose(shape, algorithm)
+        return chosen, self._operation(shape, chosen, False, 0)
+
+    def _operation(self, shape: Shape, chosen: Algorithm, aliased: bool, at_a_time: int) -> _engine.Operation:
+        """`shape`: with a dtype that the engine can send."""
         dtype, op = _codes(shape.dtype, shape.op)
         code = _engine.COLLECTIVES[shape.collective]
         grid = self.schedule(chosen, shape.root).grid
-        aliased = shape.in_place and chosen.in_place
         compiled = program(chosen, self.rank, self.size, shape.root, aliased, self.layout, self.table.in_order)
         stands_for = _hash(chosen.name, shape)
         self.algorithm_names[stands_for] = chosen.name
-        operation = _engine.Operation(
+        return _engine.Operation(
             compiled,
             dtype,
             op,
             _bounds(shape.inp, grid[0]),
             _bounds(shape.out, grid[1]),
             (code, op, dtype, shape.agreed, shape.root, stands_for),
-            self.at_a_time(shape),
+            at_a_time,
         )
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        prepared = self._kept[key] = Prepared(operation, chosen.in_place)
-        return prepared
+
+    def check_op(self, dtype: Dtype, op: str) -> None:
+        """Raises ValueError if there is no such `op`, TypeError if it does not fit `dtype`."""
+        _codes(dtype, op)
 
     def check(self, shape: Shape, algorithm: str) -> bool:
         """Returns whether the algorithm for this `shape` works with input and output in the same memory.

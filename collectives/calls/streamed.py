@@ -11,12 +11,14 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from collectives.algorithms import registry
 from collectives.arrays import cuda
 from collectives.arrays.cuda import CudaArray
 from collectives.arrays.dtypes import Dtype, check_dtype, name_of, reduced_name
 from collectives.calls.issued import Issued
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.pieces import Piece
+from collectives.calls.scheduled import Schedules
 from collectives.calls.status import Status
 from collectives.calls.targets import another_device
 from collectives.calls.work import Waiter, Work
@@ -46,13 +48,16 @@ class Formed(NamedTuple):
     """NCCL's communicator, or the reason why it cannot be used; all ranks have the same reason.
 
     `problem`: this reason, or "". `version`: that of NCCL. `capability`: the lowest compute capability of all ranks'
-    devices, 90 for 9.0.
+    devices, 90 for 9.0. `compiler`: the path of the library that compiles this rank's kernels. `no_compiler`: why some
+    rank has no such library, "" if all have one.
     """
 
     problem: str
     member: _engine.NcclMember | None = None
     version: int = 0
     capability: int = 0
+    compiler: str = ""
+    no_compiler: str = ""
 
 
 class Form(Protocol):
@@ -78,6 +83,8 @@ class StreamCalls:
         self._member: _engine.NcclMember | None = None
         self._device: int | None = None  # of NCCL's communicator, once it is made
         self._version, self._capability = _NEWEST
+        self._compiler = self._no_compiler = ""
+        self._schedules: Final = Schedules(calls.prepare)
         self._issued: Final = Issued()
 
     @property
@@ -102,15 +109,22 @@ class StreamCalls:
 
     # --- the choice
 
-    def choose(self, name: str, nbytes: int, dtype: str, op: str) -> tuple[Choice | None, str]:
-        """The row of the table that chooses for arrays in CUDA memory, and why NCCL does not run it ("" if it does)."""
+    def choose(
+        self, name: str, nbytes: int, dtype: str, op: str, *, schedules: bool = False
+    ) -> tuple[Choice | None, str]:
+        """The row of the table that chooses for arrays in CUDA memory, and why NCCL does not run it ("" if it does).
+
+        `schedules`: whether rows count that name a schedule of this library.
+        """
         against = self._without or self._against(name, dtype, op)
         prepare = self._calls.prepare
         if prepare.table.in_order:
             return None, against or "deterministic=True fixes the order of operands, which only this library keeps"
 
         def usable(algorithm: str) -> bool:
-            return not against if algorithm == ENGINE else algorithm == "staging"
+            if algorithm == ENGINE:
+                return not against
+            return algorithm == "staging" or (schedules and self.has(algorithm, name, dtype, op))
 
         try:
             choice = select(name, nbytes, prepare.situation, usable, prepare.table, "cuda")
@@ -118,26 +132,58 @@ class StreamCalls:
             return None, against or "no row of the table is for it"
         return choice, against if choice.algorithm != ENGINE else ""
 
-    def decide(self, name: str, nbytes: int, dtype: Dtype, op: str, algorithm: object, stream: Any) -> bool:
-        """Whether NCCL runs such a call; if not, it may run on a copy in host memory.
+    def has(self, algorithm: str, name: str, dtype: str, op: str) -> bool:
+        """Whether such a call can run by an algorithm of the table that is neither NCCL's own nor a leader's."""
+        if not self._schedules.knows(name, algorithm):
+            return algorithm == "staging"
+        return not self.why_not_scheduled(name, dtype, op, algorithm)
 
-        ValueError or TypeError for invalid arguments. TransportUnavailable if NCCL cannot run the call and nothing else
-        may run it.
+    def decide(
+        self, name: str, nbytes: int, dtype: Dtype, op: str, algorithm: object, stream: Any, *, schedules: bool = False
+    ) -> str:
+        """What runs such a call on devices: NCCL, or the schedule with that name; "" if host memory may be used.
+
+        `schedules`: whether a schedule may run it. ValueError or TypeError for invalid arguments. TransportUnavailable if
+        NCCL cannot run the call and nothing else may run it.
         """
-        choice, against = self.choose(name, nbytes, name_of(dtype), op)
-        if op and reduced_name(dtype) is None and (choice is None or choice.algorithm != ENGINE):
+        if schedules and isinstance(algorithm, str) and algorithm not in ("auto", ENGINE):
+            return self._decide_named(name, dtype, op, algorithm, stream)
+        choice, against = self.choose(name, nbytes, name_of(dtype), op, schedules=schedules)
+        chosen = "" if choice is None else choice.algorithm
+        if op and reduced_name(dtype) is None and chosen != ENGINE:
             check_dtype(dtype, f"{against or 'the table chooses host memory'}, and x")
         if isinstance(algorithm, str) and algorithm == ENGINE:
             if against:
                 raise ValueError(f"algorithm={ENGINE!r} cannot run this call: {against}")
-            return True
-        if choice is None or choice.algorithm != ENGINE:
-            self.check_staged(against or "the table chooses staging", stream)
-            return False
+            return ENGINE
+        if chosen in ("", "staging"):
+            self.check_staged(against or f"the table chooses {chosen or 'host memory'}", stream)
+            return ""
         if algorithm != "auto":
             self.check_staged(f"algorithm={algorithm!r} runs on host memory", stream)
-            return False
-        return True
+            return ""
+        return chosen
+
+    def _decide_named(self, name: str, dtype: Dtype, op: str, algorithm: str, stream: Any) -> str:
+        against = self.why_not_scheduled(name, name_of(dtype), op, algorithm)
+        if not against:
+            return algorithm
+        if op:
+            check_dtype(dtype, f"{against}, and x")
+        self.check_staged(f"algorithm={algorithm!r} runs on host memory: {against}", stream)
+        return ""
+
+    def why_not_scheduled(self, name: str, dtype: str, op: str, algorithm: str) -> str:
+        """Why the schedule of `algorithm` does not run on devices, "" if it does.
+
+        ValueError for an unknown algorithm, or one that does not work for this group; TypeError or ValueError for an
+        invalid op.
+        """
+        return self._schedules.why_not(name, dtype, op, algorithm, self._without, self._no_compiler)
+
+    def rounds(self, name: str, algorithm: str) -> int:
+        """The number of rounds of messages in which the schedule of `algorithm` runs on devices."""
+        return self._schedules.rounds(registry.get(name, algorithm)).rounds
 
     def _against(self, name: str, dtype: str, op: str) -> str:
         """Why NCCL does not run such a call, "" if it does. TypeError or ValueError if no engine does."""
@@ -182,6 +228,7 @@ class StreamCalls:
             if formed.member is not None:
                 self._member, self._device = formed.member, device
                 self._version, self._capability = formed.version, formed.capability
+                self._compiler, self._no_compiler = formed.compiler, formed.no_compiler
         elif wrong is not None:
             raise wrong
         elif self._device not in (None, device):
@@ -217,6 +264,27 @@ class StreamCalls:
         assert self._member is not None
         native = self._member.prepare(operations, pieces, handle, producer if producer != handle else None)
         return StreamCall(self, native, handle, tuple(written), result, keeps, deadline)
+
+    def scheduled(
+        self,
+        name: str,
+        x: CudaArray,
+        made: CudaArray | None,
+        op: str,
+        root: int,
+        algorithm: str,
+        handle: int,
+        deadline: Deadline,
+    ) -> StreamCall:
+        """A call that runs the schedule of `algorithm` in the stream `handle`. `made`: None if this rank gets none."""
+        assert self._member is not None
+        one = self._schedules.get(name, x, op, root, algorithm)
+        inp = 0 if name == "broadcast" else x.address
+        out = 0 if made is None else made.address
+        producer = x.stream if x.stream != handle else None
+        native = self._member.schedule(one.rounds, inp, out, self._compiler, handle, producer)
+        written = () if made is None else (made,)
+        return StreamCall(self, native, handle, written, None if made is None else made.origin, (x, made), deadline)
 
     def agreement(
         self, name: str, dtype: Dtype, op: str, root: int, count: int, purpose: str = ""

@@ -39,7 +39,7 @@ from collectives.native.spelling import hint
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.deterministic import DETERMINISTIC
-from collectives.schedule.table import ANY_RANKS, ANY_SIZE, HOST_MEMORY, LONGEST, Row, Situation, Table, join, parse
+from collectives.schedule.table import ANY_RANKS, ANY_SIZE, LONGEST, ON_DEVICES, Row, Situation, Table, join, parse
 
 if TYPE_CHECKING:
     from collectives.calibration.run import Outcome
@@ -110,12 +110,15 @@ def _given(table: TableLike | None, env: Mapping[str, str]) -> Table:
         found.append(_read(env["COLLECTIVES_TABLE"], "COLLECTIVES_TABLE"))
     given = join(found)
     for row in given.rows:
-        if row.memory != HOST_MEMORY:  # `Row` knows what these may name
+        others = ON_DEVICES.get(row.memory, ())
+        if row.algorithm in others:
             continue
         try:
             registry.get(row.collective, row.algorithm)
         except ValueError as error:
-            raise ValueError(f"{row.source}: {error}; import what registers it before collectives.init()") from None
+            more = f"; memory={row.memory} also has {', '.join(others)}" if others else ""
+            cure = "import what registers it before collectives.init()"
+            raise ValueError(f"{row.source}: {error}{more}; {cure}") from None
     return given
 
 
@@ -282,7 +285,7 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
     found: list[Row] = []
     for line, source in message["rows"]:
         (row,) = parse(line, "rank 0's table", source).rows
-        if row.memory != HOST_MEMORY:
+        if row.algorithm in ON_DEVICES.get(row.memory, ()):
             found.append(row)
             continue
         try:

@@ -171,19 +171,27 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         links = self._linked.situation.kind
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size} over {links}, epoch {self.epoch}>"
 
-    def explain(self, collective: str, nbytes: int, dtype: Any = "float32") -> str:
+    def explain(self, collective: str, nbytes: int, dtype: Any = "float32", *, algorithm: str = "auto") -> str:
         """Returns a text that says which algorithm and engine a call would use, and why, and lists this rank's steps.
 
         An engine is the code that runs a call: this library's own, or that of another package. `collective`: the call's
-        name, such as "allreduce". `nbytes`: the size in bytes of its input or output array, whichever is larger. Raises
-        ValueError for an unknown collective and a negative size.
+        name, such as "allreduce". `nbytes`: the size in bytes of its input or output array, whichever is larger.
+        `algorithm`: "auto", or the name of an algorithm, as the call would have it. Raises ValueError for an unknown
+        collective or algorithm and a negative size.
         """
         linked = self._linked
-        others = self._runner.engines.explain(collective, nbytes)
+        others = self._runner.engines.explain(collective, nbytes) if algorithm == "auto" else ""
         on_devices = explain_cuda(
-            self._runner.leading, self._runner.streams, linked, collective, nbytes, dtype_of(dtype)
+            self._runner.leading,
+            self._runner.streams,
+            self._calls.prepare,
+            linked,
+            collective,
+            nbytes,
+            dtype_of(dtype),
+            algorithm,
         )
-        return others + explain(self._calls.prepare, linked, collective, nbytes, dtype_of(dtype), on_devices)
+        return others + explain(self._calls.prepare, linked, collective, nbytes, dtype_of(dtype), algorithm, on_devices)
 
     @overload
     def empty(

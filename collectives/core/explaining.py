@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from collectives.algorithms import registry
 from collectives.arrays.array import Dtype, check_number, name_of
@@ -23,13 +24,19 @@ from collectives.schedule.table import ANY_SIZE, Row
 
 
 def explain(
-    prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype, on_devices: Sequence[str] = ()
+    prepare: Preparer,
+    linked: Linked,
+    collective: str,
+    nbytes: int,
+    dtype: Dtype,
+    algorithm: str = "auto",
+    on_devices: Sequence[str] = (),
 ) -> str:
     """Returns a text about a collective on `nbytes` bytes: the algorithm and engine that it uses, and why.
 
-    The text also lists this rank's steps. `linked`: the group of ranks. `on_devices`: lines to insert about arrays on
-    devices. Raises ValueError for a negative size and for an unknown collective; the error then lists the known
-    collectives.
+    The text also lists this rank's steps. `linked`: the group of ranks. `algorithm`: as calls have it. `on_devices`:
+    lines to insert about arrays on devices. Raises ValueError for a negative size, and for an unknown collective or
+    algorithm; the error then lists the known ones.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
@@ -37,7 +44,7 @@ def explain(
         raise ValueError(f"nbytes is {size}")
     elements = size // dtype.itemsize
     shape = Shape(collective, dtype, elements, elements, elements)
-    chosen, reason, row = prepare.choose(shape, "auto")
+    chosen, reason, row = prepare.choose(shape, algorithm)
     most = prepare.at_a_time(shape)
     section = [f"  at a time   {most} elements: what is reduced is sent while the caches hold it"]
     situation = prepare.situation
@@ -72,20 +79,27 @@ def explain(
 def explain_cuda(
     leading: LeaderCalls | None,
     streams: StreamCalls | None,
+    prepare: Preparer,
     linked: Linked,
     collective: str,
     nbytes: int,
     dtype: Dtype,
+    algorithm: str = "auto",
 ) -> list[str]:
-    """Lines that say what runs a call on arrays in CUDA memory, and why a leader or NCCL does not run it."""
+    """Lines that say what runs a call on arrays in CUDA memory, and why what earlier rows name does not run it."""
     name, op = name_of(dtype), _op_of(collective)
+    if algorithm != "auto":
+        return [_named(streams, linked, collective, dtype, algorithm)]
     chosen: Choice | None = None
     against: dict[str, str] = {}
-    for engine, calls in ((LEADER, leading), (ENGINE, streams)):
-        if calls is None:
+    for engine, choose in (
+        (LEADER, None if leading is None else leading.choose),
+        (ENGINE, None if streams is None else partial(streams.choose, schedules=True)),
+    ):
+        if choose is None:
             against[engine] = linked.without.get(engine) or "it is closed"
             continue
-        choice, why_not = calls.choose(collective, nbytes, name, op)
+        choice, why_not = choose(collective, nbytes, name, op)
         chosen = chosen or choice
         if why_not:
             against[engine] = why_not
@@ -95,14 +109,29 @@ def explain_cuda(
         (c.device for e, c in ((LEADER, leading), (ENGINE, streams)) if c is not None and e == chosen.algorithm), None
     )
     made = "" if on is None else f", on device {on}"
-    refused = [engine for engine in (LEADER, ENGINE) if engine != chosen.algorithm]
-    if chosen.algorithm == ENGINE or chosen.row.shared_device:
-        refused = [engine for engine in refused if engine == LEADER]  # NCCL was not asked
+    rows = [row for row in prepare.table.rows if (row.collective, row.memory) == (collective, chosen.row.memory)]
+    asked = [row.algorithm for row in rows[: rows.index(chosen.row)]]
+    if chosen.algorithm == "staging":  # also what runs no calls of this kind
+        asked += against
     return [
         f"  on CUDA     {chosen.algorithm}: {chosen.reason}{made}",
-        *_refusals(against, *refused),
+        *_refusals(against, *dict.fromkeys(asked)),
         *row_lines(chosen.row, 12),
     ]
+
+
+def _named(streams: StreamCalls | None, linked: Linked, collective: str, dtype: Dtype, algorithm: str) -> str:
+    """A line that says where the schedule of an algorithm runs on arrays in CUDA memory, if a call names it."""
+    if streams is None:
+        against = linked.without.get(ENGINE) or "it is closed"
+    else:
+        against = streams.why_not_scheduled(collective, name_of(dtype), _op_of(collective), algorithm)
+    if against or streams is None:
+        return f"  on CUDA     {algorithm} on a copy in host memory, because {against}"
+    rounds = streams.rounds(collective, algorithm)
+    made = "" if streams.device is None else f", on device {streams.device}"
+    reduced = ", and kernels reduce" if _op_of(collective) else ""
+    return f"  on CUDA     {algorithm}: NCCL carries its messages in {rounds} rounds{reduced}{made}"
 
 
 def _refusals(against: Mapping[str, str], *engines: str) -> list[str]:

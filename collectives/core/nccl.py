@@ -19,6 +19,7 @@ from collectives.core.links import Linked
 from collectives.native import _engine
 from collectives.native.errors import Aborted, CollectiveError
 from collectives.transports import nccl
+from collectives.transports.leader import find_compiler
 
 _MOST_BLOCKS: Final = 1024  # far more than NCCL uses
 _SHARING: Final = (23200, "NCCL_MULTI_RANK_GPU_ENABLE")  # since that version, and with that variable
@@ -53,8 +54,8 @@ class Settings(NamedTuple):
 class Member(NamedTuple):
     """What a rank tells the others: NCCL's version, its device, and why it cannot take part ("" if it can).
 
-    `shares`: whether NCCL lets several ranks use one device here. `wrong`: what is wrong with this call only. `holds`:
-    whether it has a communicator of NCCL that can be shared.
+    `shares`: whether NCCL lets several ranks use one device here. `compiles`: whether it has a compiler of kernels.
+    `wrong`: what is wrong with this call only. `holds`: whether it has a communicator of NCCL that can be shared.
     """
 
     version: int
@@ -62,6 +63,7 @@ class Member(NamedTuple):
     settings: Settings
     problem: str
     shares: bool
+    compiles: bool
     wrong: str
     holds: bool
 
@@ -86,15 +88,21 @@ class Former:
         for rank, one in enumerate(everyone):
             if one.wrong:
                 raise Aborted(f"rank {rank} cannot make this call: {one.wrong}")
-        against = _against(everyone, [member.identity.host for member in self._linked.members])
+        hosts = [member.identity.host for member in self._linked.members]
+        against = _against(everyone, hosts)
         if against:
             return Formed(against)
         assert library is not None
+        # For reductions in schedules, which NCCL itself does not need.
+        lacking = [f"rank {r} on {hosts[r]} has no NVRTC" for r, one in enumerate(everyone) if not one.compiles]
+        no_compiler = f"{lacking[0]}: collectives doctor says why" if lacking else ""
+        compiler = "" if lacking else find_compiler().path
         group, settings = self._linked.group, everyone[0].settings
         capability = min(one.device.capability for one in everyone)
         if settings.one_for_all and all(one.holds for one in everyone):
             assert held is not None
-            return Formed("", _engine.NcclMember(group, held), library.version, capability)
+            shared = _engine.NcclMember(group, held)
+            return Formed("", shared, library.version, capability, compiler, no_compiler)
         given: dict[str, Any] = {}
         if self._calls.rank == 0:
             try:
@@ -110,11 +118,11 @@ class Former:
         )
         if settings.one_for_all:
             _held[key] = made
-        return Formed("", made, library.version, capability)
+        return Formed("", made, library.version, capability, compiler, no_compiler)
 
     def _here(self, device: int, wrong: str, holds: bool) -> tuple[_engine.NcclLibrary | None, dict[str, Any]]:
         library = None
-        none = Member(0, Device("", 0, 0), Settings(0, 0, False), "", False, wrong, holds)
+        none = Member(0, Device("", 0, 0), Settings(0, 0, False), "", False, False, wrong, holds)
         record = none
         try:
             settings = _settings(os.environ)
@@ -125,6 +133,7 @@ class Former:
             one = _engine.cuda_devices()[device]
             since, variable = _SHARING
             record = none._replace(
+                compiles=not find_compiler().problem,
                 version=library.version,
                 device=Device(one.uuid, one.multiprocessors, one.capability),
                 settings=settings,
@@ -143,12 +152,13 @@ def _member(rank: int, data: Any) -> Member:
             "settings": [int(least), int(most), bool(one_for_all)],
             "problem": str(problem),
             "shares": bool(shares),
+            "compiles": bool(compiles),
             "wrong": str(wrong),
             "holds": bool(holds),
         }:
             device = Device(uuid, multiprocessors, capability)
             settings = Settings(least, most, one_for_all)
-            return Member(version, device, settings, problem, shares, wrong, holds)
+            return Member(version, device, settings, problem, shares, compiles, wrong, holds)
     raise nonsense(rank, data)
 
 

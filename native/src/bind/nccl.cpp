@@ -14,6 +14,7 @@
 #include "nccl/collective.hpp"
 #include "nccl/lease.hpp"
 #include "nccl/library.hpp"
+#include "nccl/scheduled.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -47,6 +48,16 @@ std::string why_nccl_does_not_reduce(const std::string& dtype, unsigned op, int 
 struct NcclCall {
     std::vector<std::shared_ptr<const Operation>> operations;
     nccl::Arguments arguments;
+    std::optional<nccl::ScheduledArguments> scheduled;  // in place of `arguments`
+};
+
+struct NcclRounds {
+    NcclRounds(const PyOperation& operation_, const std::vector<std::vector<std::uint32_t>>& of_steps)
+        : operation(operation_.operation),
+          rounds(std::make_shared<const nccl::Rounds>(operation, of_steps)) {}
+
+    std::shared_ptr<const Operation> operation;
+    std::shared_ptr<const nccl::Rounds> rounds;
 };
 
 // NCCL's communicator as one group uses it.
@@ -98,7 +109,26 @@ class NcclMember {
         return call;
     }
 
+    NcclCall schedule(const NcclRounds& rounds, std::uint64_t in, std::uint64_t out,
+                      const std::string& compiler, std::uint64_t stream,
+                      std::optional<std::uint64_t> producer) const {
+        NcclCall call;
+        call.operations.push_back(rounds.operation);
+        nccl::ScheduledArguments& a = call.scheduled.emplace();
+        a.rounds = rounds.rounds;
+        a.in = in;
+        a.out = out;
+        a.compiler = compiler;
+        a.stream = stream_of(stream);
+        if (producer) a.producer = stream_of(*producer);
+        return call;
+    }
+
     StreamTicket issue(const NcclCall& call, double timeout) const {
+        if (call.scheduled) {
+            return issue_task(
+                call.operations, [&] { return nccl::make_scheduled_task(nccl_, *call.scheduled); }, timeout);
+        }
         return issue_task(call.operations, [&] { return nccl::make_task(nccl_, call.arguments); }, timeout);
     }
 
@@ -158,11 +188,18 @@ void add_nccl(nb::module_& module) {
         .def("done", &StreamTicket::done)
         .def("wait", &StreamTicket::wait, "timeout"_a.none());
     nb::class_<NcclCall>(module, "NcclCall");
+    nb::class_<NcclRounds>(module, "NcclRounds")
+        .def(nb::init<const PyOperation&, const std::vector<std::vector<std::uint32_t>>&>(), "operation"_a,
+             "rounds"_a)
+        .def_prop_ro("reduces", [](const NcclRounds& self) { return self.rounds->reduces(); })
+        .def_prop_ro("temporary", [](const NcclRounds& self) { return self.rounds->temporary(); });
     nb::class_<NcclMember>(module, "NcclMember", nb::is_weak_referenceable())
         .def(nb::init<nb::handle, const nccl::Library&, const nb::bytes&, int, int, int, int, double>(),
              "group"_a, "library"_a, "id"_a, "device"_a, "capability"_a, "least"_a, "most"_a, "timeout"_a)
         .def(nb::init<nb::handle, const NcclMember&>(), "group"_a, "other"_a)
         .def("prepare", &NcclMember::prepare, "operations"_a, "pieces"_a, "stream"_a, "producer"_a.none())
+        .def("schedule", &NcclMember::schedule, "rounds"_a, "inp"_a, "out"_a, "compiler"_a, "stream"_a,
+             "producer"_a.none())
         .def("issue", &NcclMember::issue, "call"_a, "timeout"_a)
         .def("connect", &NcclMember::connect, "operation"_a, "kinds"_a, "timeout"_a)
         .def("mark", &NcclMember::mark, "stream"_a)

@@ -34,6 +34,33 @@ Heap& heap() {
     return one;
 }
 
+struct Kept {
+    std::shared_ptr<const Block> block;
+    std::shared_ptr<const Signal> signal;
+};
+
+struct InUse {
+    std::mutex mutex;
+    std::vector<Kept> all;
+};
+
+InUse& in_use() {
+    static InUse& one = *new InUse;
+    return one;
+}
+
+// Let go what no stream uses any more.
+void sweep() {
+    std::vector<Kept> over;  // blocks return to the heap without the lock
+    InUse& u = in_use();
+    const std::lock_guard lock(u.mutex);
+    std::erase_if(u.all, [&](Kept& kept) {
+        if (!kept.signal->is_set()) return false;
+        over.push_back(std::move(kept));
+        return true;
+    });
+}
+
 std::size_t rounded(std::size_t bytes) {
     const std::size_t unit = bytes > large_unit / 2 ? large_unit : smallest_block;
     return std::max((bytes + unit - 1) / unit * unit, smallest_block);
@@ -50,6 +77,7 @@ Block::~Block() {
 
 std::shared_ptr<const Block> allocate(const std::shared_ptr<const PrimaryContext>& context,
                                       std::size_t bytes) {
+    sweep();
     Heap& h = heap();
     const std::size_t wanted = rounded(bytes);
     Free chosen;
@@ -84,6 +112,13 @@ std::shared_ptr<const Block> allocate(const std::shared_ptr<const PrimaryContext
     const std::lock_guard lock(h.mutex);
     h.used[block->address()] = block;
     return block;
+}
+
+void keep_until(std::shared_ptr<const Block> block, std::shared_ptr<const Signal> signal) {
+    if (signal->is_set()) return;
+    InUse& u = in_use();
+    const std::lock_guard lock(u.mutex);
+    u.all.push_back({std::move(block), std::move(signal)});
 }
 
 std::shared_ptr<const Block> block_of(Pointer address, std::size_t bytes) {

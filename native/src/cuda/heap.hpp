@@ -9,6 +9,7 @@
 
 #include "cuda/ipc.hpp"
 #include "cuda/memory.hpp"
+#include "cuda/signal.hpp"
 
 namespace collectives::cuda {
 
@@ -33,6 +34,8 @@ class Block {
 // Not initialised. Throws Error, also if other processes cannot open memory of this device.
 std::shared_ptr<const Block> allocate(const std::shared_ptr<const PrimaryContext>& context,
                                       std::size_t bytes);
+// Keep a block, which a stream may use, until the stream has set the signal.
+void keep_until(std::shared_ptr<const Block> block, std::shared_ptr<const Signal> signal);
 // The block that holds these bytes; null if there is none. Asks no driver.
 std::shared_ptr<const Block> block_of(Pointer address, std::size_t bytes);
 // The bytes of all blocks on the device, in use and not.

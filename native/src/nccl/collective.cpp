@@ -12,8 +12,6 @@ namespace {
 constexpr std::size_t short_part = 64;
 constexpr std::size_t long_part = 4 << 20;
 
-constexpr const char* from_capture =
-    "and the call is for another one, which is not: capture both, or neither";
 constexpr const char* not_waited_for = "and cannot be waited for before the graph is launched";
 
 class Marker : public StreamTask {

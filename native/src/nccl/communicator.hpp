@@ -12,8 +12,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cuda/context.hpp"
+#include "cuda/heap.hpp"
 #include "cuda/signal.hpp"
 #include "engine/stream_engine.hpp"
 #include "nccl/library.hpp"
@@ -64,6 +66,11 @@ class Communicator final : public StreamEngine {
     void call(const char* name, const Function& function);
 
     const std::shared_ptr<const cuda::PrimaryContext>& context() const { return context_; }
+    // Memory that graphs use, which is kept as long as the communicator.
+    void keep(std::shared_ptr<const cuda::Block> block) {
+        const std::lock_guard lock(mutex_);
+        kept_.push_back(std::move(block));
+    }
     // A signal for an operation of this communicator. Throws Error(aborted) once it was ended.
     cuda::Signal take_signal();
     const Member& member() const { return member_; }
@@ -90,6 +97,7 @@ class Communicator final : public StreamEngine {
     std::mutex mutex_;
     std::condition_variable changed_;
     Handle handle_ = nullptr;  // null once it is freed
+    std::vector<std::shared_ptr<const cuda::Block>> kept_;
     int inside_ = 0;           // calls inside NCCL
     std::uint64_t taken_ = 0;  // bytes, while it was made
     bool ending_ = false;      // no further calls

@@ -49,8 +49,11 @@ int run_messages() {
             while (!comm->abort) {
                 bool moved = false;
                 bool over = true;
+                // Messages to one rank, and from one rank, go one after another.
+                bool held[2][most_ranks] = {};
                 for (Message& m : left) {
-                    if (!m.over) moved |= move(comm, m);
+                    if (!m.over && !held[m.sends][m.peer]) moved |= move(comm, m);
+                    held[m.sends][m.peer] |= !m.over;
                     over &= m.over;
                 }
                 if (over) return;

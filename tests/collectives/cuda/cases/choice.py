@@ -36,7 +36,7 @@ def asked() -> None:
         np.testing.assert_array_equal(comm.allreduce(x, algorithm="nccl").get(), np.full(4, 2.0))
         assert engines(comm)[-1] == "nccl"
         np.testing.assert_array_equal(comm.allreduce(x, algorithm="ring").get(), np.full(4, 2.0))
-        assert engines(comm)[-1] != "nccl"
+        assert engines(comm)[-1] == "nccl"
         with raises(ValueError, "cannot run this call", "no int16"):
             comm.allreduce(cupy.asarray(np.ones(2, np.int16)), algorithm="nccl")
 

@@ -118,18 +118,28 @@ def _die(*_: Any) -> Any:
 
 @case
 def killed_in_operation() -> None:
+    _killed("auto")
+
+
+@case
+def killed_in_schedule() -> None:
+    """The same where the call is a schedule of this library, of several groups of messages."""
+    _killed("ring")
+
+
+def _killed(algorithm: str) -> None:
     comm = start(timeout=60.0)
     x = cupy.asarray(np.ones(4))
-    comm.allreduce(x)
+    comm.allreduce(x, algorithm=algorithm)
     comm.barrier()
     if RANK == 1:
         if ON_STAND_IN:
             gate = Gate()
             gate.hold(cupy.cuda.get_current_stream())
-            comm.allreduce_async(x)  # its stream never comes to it
+            comm.allreduce_async(x, algorithm=algorithm)  # its stream never comes to it
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
-    _survive(comm, lambda: [comm.allreduce_async(x) for _ in range(50)])
+    _survive(comm, lambda: [comm.allreduce_async(x, algorithm=algorithm) for _ in range(50)])
 
 
 @case

@@ -1,0 +1,106 @@
+"""Schedules on arrays in CUDA memory: NCCL carries their messages, and kernels on the devices reduce.
+
+Invariant: whether a schedule runs there depends only on data that all ranks have. Operands are combined in the order of
+the schedule, as in host memory with `deterministic=True`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from collectives.algorithms import registry
+from collectives.arrays.cuda import CudaArray
+from collectives.arrays.dtypes import Dtype, dtype_of
+from collectives.calls.prepare import Preparer, Shape
+from collectives.native import _engine
+from collectives.schedule.algorithm import Algorithm
+from collectives.schedule.rounds import Rounds, rounds_of
+
+# Those in which every rank knows the size of the arrays, and has one.
+COLLECTIVES: Final = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "alltoall")
+PURPOSE: Final = "on CUDA"  # ranks notice if some of them make the call in host memory
+_MOST_KEPT: Final = 1024
+_BYTE: Final = np.dtype(np.uint8)
+
+
+class Scheduled(NamedTuple):
+    """An operation, which ranks compare, and its schedule as a device runs it."""
+
+    operation: _engine.Operation
+    rounds: _engine.NcclRounds
+
+
+class Schedules:
+    """The schedules that one communicator may run on devices."""
+
+    def __init__(self, prepare: Preparer) -> None:
+        self._prepare: Final = prepare
+        self._kept: Final[dict[tuple[Shape, str], Scheduled]] = {}
+        self._against: Final[dict[tuple[object, ...], str]] = {}
+
+    def why_not(self, name: str, dtype: str, op: str, algorithm: str, no_nccl: str, no_compiler: str) -> str:
+        """Why such a call does not run on devices, "" if it does; cached.
+
+        `no_nccl`: why the group uses no NCCL; `no_compiler`: why some rank has no compiler of kernels; "" if that is
+        not so. ValueError for an unknown algorithm, or one that does not work for this group; TypeError or ValueError
+        for an invalid op.
+        """
+        key = (name, dtype, op, algorithm, no_nccl, no_compiler, self._prepare.table.in_order)
+        found = self._against.get(key)
+        if found is None:
+            found = self._against[key] = self._why_not(name, dtype, op, algorithm, no_nccl, no_compiler)
+        return found
+
+    def _why_not(self, name: str, dtype: str, op: str, algorithm: str, no_nccl: str, no_compiler: str) -> str:
+        if name not in COLLECTIVES:
+            return f"schedules of {name} do not run on devices"
+        prepare = self._prepare
+        if op and dtype not in _engine.DTYPES:
+            return f"no kernel reduces {dtype}"
+        chosen, _, _ = prepare.choose(_shape(name, 0, _BYTE, "", 0, prepare.size), algorithm)
+        if op:
+            prepare.check_op(dtype_of(dtype), op)
+        if no_nccl:
+            return no_nccl
+        if prepare.size == 1:
+            return "there is one rank only"
+        if prepare.table.in_order:
+            return "deterministic=True keeps calls in host memory"
+        if op and no_compiler:
+            return no_compiler
+        operands = self.rounds(chosen).operands
+        if operands > _engine.LEADER_MOST_RANKS:
+            return f"it reduces {operands} operands at once, and a kernel at most {_engine.LEADER_MOST_RANKS}"
+        return ""
+
+    def knows(self, name: str, algorithm: str) -> bool:
+        """Whether this group has such an algorithm, and may run it on devices."""
+        known = registry.algorithms(name, self._prepare.size)
+        return name in COLLECTIVES and any(algorithm == one.name for one in known)
+
+    def rounds(self, algorithm: Algorithm, root: int = 0) -> Rounds:
+        """The rounds of this rank's steps."""
+        prepare = self._prepare
+        return rounds_of(algorithm, prepare.rank, prepare.size, root, prepare.layout)
+
+    def get(self, name: str, x: CudaArray, op: str, root: int, algorithm: str) -> Scheduled:
+        """The call on `x`; cached."""
+        shape = _shape(name, x.size, x.dtype, op, max(root, 0), self._prepare.size)
+        key = (shape, algorithm)
+        found = self._kept.get(key)
+        if found is None:
+            chosen, operation = self._prepare.apart(shape, algorithm)
+            found = Scheduled(operation, _engine.NcclRounds(operation, self.rounds(chosen, shape.root).steps))
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = found
+        return found
+
+
+def _shape(name: str, count: int, dtype: Dtype, op: str, root: int, size: int) -> Shape:
+    """`count`: the elements of x."""
+    inp = 0 if name == "broadcast" else count
+    out = count * size if name in ("allgather", "gather") else count // size if name == "reduce_scatter" else count
+    return Shape(name, dtype, inp, out, count, op or "sum", root, purpose=PURPOSE)
