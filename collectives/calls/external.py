@@ -67,7 +67,7 @@ class Engines:
         """`side`: None only if there are no engines."""
         self._engines: Final = tuple(engines)
         self._calls: Final = calls
-        self._worker: Final = None if side is None else _Worker(side)
+        self._worker: Final = None if side is None else Worker(side)
 
     @property
     def all(self) -> tuple[Engine, ...]:
@@ -153,7 +153,7 @@ class ExternalCall:
         x: Any,
         out: Any,
         calls: Calls,
-        worker: _Worker,
+        worker: Worker,
         deadline: Deadline,
     ) -> None:
         self.engine: Final = engine
@@ -296,7 +296,7 @@ class _Execution:
         return Aborted(message)
 
 
-class _Worker:
+class Worker:
     """Runs the calls of one communicator that engines of other packages run, one at a time, in the order they are made.
 
     A blocking call runs on the caller's thread if no other call is in progress. All other calls run on a background

@@ -18,10 +18,11 @@ from collectives.arrays.dtypes import name_of
 from collectives.calls import pieces
 from collectives.calls.call import Ready
 from collectives.calls.external import ARGUMENTS
+from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.pieces import Piece
 from collectives.calls.status import Status
-from collectives.calls.streamed import COLLECTIVES, ENGINE, StreamCall, StreamCalls
+from collectives.calls.streamed import COLLECTIVES, ENGINE, HIERARCHY, StreamCall, StreamCalls
 from collectives.calls.targets import output, overlap, reduced, target
 from collectives.native import _engine
 
@@ -32,9 +33,10 @@ _MESSAGES: Final = ("send", "recv", "sendrecv")
 class DeviceCalls:
     """Prepares the calls of one communicator on arrays in CUDA memory."""
 
-    def __init__(self, streams: StreamCalls, calls: Calls) -> None:
+    def __init__(self, streams: StreamCalls, calls: Calls, hierarchical: HierarchicalCalls | None = None) -> None:
         self._streams: Final = streams
         self._calls: Final = calls
+        self._hierarchical: Final = hierarchical
         self._uneven: Final[dict[str, Callable[..., StreamCall | None]]] = {
             "allgatherv": self._allgatherv,
             "gatherv": self._gatherv,
@@ -126,13 +128,20 @@ class DeviceCalls:
         writes_x = name == "broadcast" and at != self._calls.rank
         array = cuda.writing(x, "x", moved=True) if writes_x else reduced(x) if op else cuda.reading(x, moved=True)
         streams, algorithm = self._streams, args[-1]
+        if name == "allreduce" and op:
+            by_hierarchy = self._by_hierarchy(array, x, out, timeout, op, algorithm, stream)
+            if by_hierarchy is not None:
+                return by_hierarchy
         if not streams.decide(name, array.nbytes, array.dtype, op or "", algorithm, stream, schedules=True):
             return None
         self._refuse_block()
         deadline = self._calls.limit(timeout)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
-        streams.formed(array.device, handle, deadline)
+        if streams.formed(array.device, handle, deadline) and name == "allreduce" and op:
+            by_hierarchy = self._by_hierarchy(array, x, out, timeout, op, algorithm, stream)
+            if by_hierarchy is not None:
+                return by_hierarchy
         # Now with what is known of NCCL and of all ranks.
         chosen = streams.decide(name, array.nbytes, array.dtype, op or "", algorithm, stream, schedules=True)
         if not chosen:
@@ -142,6 +151,26 @@ class DeviceCalls:
         operation = self._streams.agreement(name, array.dtype, op or "", at, array.size)
         planned = pieces.collective(name, array, made, self._calls.size, op or "", at)
         return self._ready(planned, operation, array, made, handle, deadline)
+
+    def _by_hierarchy(
+        self, array: CudaArray, x: Any, out: Any, timeout: float | None, op: str, algorithm: object, stream: Any
+    ) -> Ready | None:
+        """An allreduce that NCCL runs inside hosts, if the table chooses that, or the call names it; else None."""
+        named = isinstance(algorithm, str) and algorithm == HIERARCHY
+        hierarchical = self._hierarchical
+        if not named and (hierarchical is None or algorithm != "auto"):
+            return None
+        dtype = name_of(array.dtype)
+        choice, _ = self._streams.choose("allreduce", array.nbytes, dtype, op, schedules=True)
+        if named:
+            against = hierarchical.why_not("allreduce", dtype, op) if hierarchical else "all ranks are on one host"
+            if against:
+                raise ValueError(f"algorithm={HIERARCHY!r} cannot run this call: {against}")
+        elif choice is None or choice.algorithm != HIERARCHY:
+            return None
+        assert hierarchical is not None
+        self._refuse_block()
+        return hierarchical.prepare(x, out, timeout, op, stream, named=named)
 
     # --- parts of different lengths
 

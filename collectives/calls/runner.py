@@ -20,6 +20,7 @@ from collectives.calls.call import Call, Ready
 from collectives.calls.external import Engines, ExternalCall, Side
 from collectives.calls.fusion import Fusion
 from collectives.calls.gate import Gate
+from collectives.calls.hierarchical import Between, HierarchicalCalls
 from collectives.calls.leading import LeaderCall, LeaderCalls
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.on_device import DeviceCalls
@@ -94,12 +95,13 @@ class Runner:
 
         `side`: the Runner of a second communicator of the same ranks, for the engines' own messages.
         """
-        self.engines = Engines(engines, self.calls, Side(side._group, side.calls))
+        self.engines = Engines(engines, self.calls, side.side())
 
-    def use_streams(self, streams: StreamCalls) -> None:
-        """Let NCCL run calls on arrays in CUDA memory, if all ranks can use it."""
+    def use_streams(self, streams: StreamCalls, hierarchical: HierarchicalCalls | None = None) -> None:
+        """Let NCCL run calls on arrays in CUDA memory, if all ranks can use it; `hierarchical`: or those of a host."""
         self.streams = streams
-        self._on_device = DeviceCalls(streams, self.calls)
+        streams.hierarchy = hierarchical
+        self._on_device = DeviceCalls(streams, self.calls, hierarchical)
 
     def prepare_devices(self, kinds: Sequence[str], device: int | None, timeout: float | None) -> None:
         """Make the engine of the leader form, or NCCL's communicator with connections for its functions `kinds`."""
@@ -164,6 +166,14 @@ class Runner:
         """Let go the memory through which large arrays on devices pass, once no call uses it."""
         if self._made_staged is not None:
             self._made_staged.forget()
+
+    def between_hosts(self) -> Between:
+        """What a hierarchy of another communicator needs of this one, which has a rank of each host."""
+        return Between(self._group, self._staged, self.reductions.engine_allreduce)
+
+    def side(self) -> Side:
+        """What engines that run whole calls need of this communicator for messages of their own."""
+        return Side(self._group, self.calls)
 
     @property
     def _staged(self) -> StagedCalls:

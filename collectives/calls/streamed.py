@@ -28,6 +28,7 @@ from collectives.native.spelling import hint
 from collectives.schedule.select import Choice, select
 
 ENGINE: Final = "nccl"
+HIERARCHY: Final = "hierarchy"  # NCCL inside hosts, and host memory between them: `hierarchical.py`
 # The collectives that NCCL runs. For each: whether it reduces.
 COLLECTIVES: Final = {
     "allreduce": True,
@@ -70,6 +71,17 @@ class Form(Protocol):
         """
 
 
+class Hierarchy(Protocol):
+    """NCCL inside hosts, and host memory between them."""
+
+    def why_not(self, name: str, dtype: str, op: str) -> str:
+        """Why such a call does not run like this; "" if it does."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the device's memory that NCCL's communicator of this host holds."""
+
+
 class StreamCalls:
     """What one communicator runs on arrays in CUDA memory."""
 
@@ -86,6 +98,11 @@ class StreamCalls:
         self._compiler = self._no_compiler = ""
         self._schedules: Final = Schedules(calls.prepare)
         self._issued: Final = Issued()
+        self.hierarchy: Hierarchy | None = None  # None: all ranks are on one host
+
+    @property
+    def rank(self) -> int:
+        return self._calls.rank
 
     @property
     def alone(self) -> bool:
@@ -104,8 +121,9 @@ class StreamCalls:
 
     @property
     def memory(self) -> int:
-        """Bytes of the device's memory that NCCL's communicator holds."""
-        return 0 if self._member is None else self._member.memory
+        """Bytes of the device's memory that NCCL's communicators hold, that of a hierarchy included."""
+        within = 0 if self.hierarchy is None else self.hierarchy.memory
+        return within + (0 if self._member is None else self._member.memory)
 
     # --- the choice
 
@@ -114,7 +132,7 @@ class StreamCalls:
     ) -> tuple[Choice | None, str]:
         """The row of the table that chooses for arrays in CUDA memory, and why NCCL does not run it ("" if it does).
 
-        `schedules`: whether rows count that name a schedule of this library.
+        `schedules`: whether rows that name a hierarchy, or a schedule of this library, count.
         """
         against = self._without or self._against(name, dtype, op)
         prepare = self._calls.prepare
@@ -134,6 +152,8 @@ class StreamCalls:
 
     def has(self, algorithm: str, name: str, dtype: str, op: str) -> bool:
         """Whether such a call can run by an algorithm of the table that is neither NCCL's own nor a leader's."""
+        if algorithm == HIERARCHY:
+            return self.hierarchy is not None and not self.hierarchy.why_not(name, dtype, op)
         if not self._schedules.knows(name, algorithm):
             return algorithm == "staging"
         return not self.why_not_scheduled(name, dtype, op, algorithm)
@@ -156,7 +176,7 @@ class StreamCalls:
             if against:
                 raise ValueError(f"algorithm={ENGINE!r} cannot run this call: {against}")
             return ENGINE
-        if chosen in ("", "staging"):
+        if chosen in ("", HIERARCHY, "staging"):
             self.check_staged(against or f"the table chooses {chosen or 'host memory'}", stream)
             return ""
         if algorithm != "auto":

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from collectives.arrays.array import Array, Dtype, check_number, check_shape, dtype_of
 from collectives.arrays.on_device import DeviceArray, device_of
+from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.leading import LeaderCalls
 from collectives.calls.messages import MessageCalls
 from collectives.calls.moves import Deadline
@@ -32,6 +33,7 @@ from collectives.core import leader, recorded
 from collectives.core.completion import Completion
 from collectives.core.explaining import explain, explain_cuda
 from collectives.core.family import Origin, separate
+from collectives.core.hierarchy import levels
 from collectives.core.links import Linked
 from collectives.core.movements import Movements
 from collectives.core.nccl import Former
@@ -344,9 +346,29 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def _child(self, color: int | None, key: int, path: str, sockets: int | None = None) -> Communicator | None:
         runner = self._runner
         runner.gate.check_outside()
-        deadline = Deadline(runner.timeout)
+        child = self._bare_child(color, key, path, self._everyones, Deadline(runner.timeout), sockets)
+        if child is not None and path != _ENGINES:
+            try:
+                child._use_streams()
+                child._use_engines(runner.engines.all)
+            except BaseException:
+                child.close()
+                raise
+        return child
+
+    def _bare_child(
+        self,
+        color: int | None,
+        key: int,
+        path: str,
+        everyones: Callable[[bytes], Sequence[bytes]],
+        deadline: Deadline,
+        sockets: int | None = None,
+    ) -> Communicator | None:
+        """A communicator of the ranks with the same `color`, which runs calls in host memory only."""
+        runner = self._runner
         origin = self._origin.child(path, sockets)
-        found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked)
+        found = separate(self._rank, color, key, origin, everyones, deadline, self._linked)
         if found is None:
             return None
         number, linked = found
@@ -356,13 +378,6 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         child = Communicator(number, linked, origin, name, runner.timeout, _nothing, prepare if same else None)
         if not same:
             child._choose_by(prepare.table)
-        if path != _ENGINES:
-            try:
-                child._use_streams()
-                child._use_engines(runner.engines.all)
-            except BaseException:
-                child.close()
-                raise
         return child
 
     def _use_engines(self, engines: Sequence[Engine]) -> None:
@@ -378,7 +393,11 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         if not self._linked.without.get(ENGINE, "unknown"):
             former = Former(self._linked, self._calls, self._origin)
             alone = self._origin.policy.transport == ENGINE
-            self._runner.use_streams(StreamCalls(self._linked.group, self._calls, "", alone, former))
+            hierarchical = None
+            if not alone and self._linked.situation.hosts > 1:
+                hierarchical = HierarchicalCalls(self._calls, self._linked.layout, partial(levels, self))
+            streams = StreamCalls(self._linked.group, self._calls, "", alone, former)
+            self._runner.use_streams(streams, hierarchical)
         if not self._linked.without.get(leader.ENGINE, "unknown"):
             leads = leader.Former(self._linked, self._calls, self._origin)
             alone = self._origin.policy.transport == leader.ENGINE
@@ -388,19 +407,23 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """Choose algorithms by `table`, the same on every rank, here and in communicators made from this one."""
         self._calls.prepare.use(table)
 
-    def _everyones(self, data: bytes) -> list[bytes]:
-        """The bytes of each rank, which may differ in length."""
-        sizes = self._gathered(np.array(len(data))).tolist()
+    def _everyones(self, data: bytes, within: Deadline | None = None) -> list[bytes]:
+        """The bytes of each rank, which may differ in length. `within`: the deadline of the call that needs them."""
+        sizes = self._gathered(np.array(len(data)), within).tolist()
         # Of few lengths, because operations are cached, and short: small messages need no staging memory.
         padded = np.zeros(-(-max(sizes) // _PADDED) * _PADDED, np.uint8)
         if padded.size == 0:
             return [b""] * self.size
         padded[: len(data)] = np.frombuffer(data, np.uint8)
-        return [row[:n].tobytes() for row, n in zip(self._gathered(padded), sizes, strict=True)]
+        return [row[:n].tobytes() for row, n in zip(self._gathered(padded, within), sizes, strict=True)]
 
-    def _gathered(self, x: Array) -> Array:
+    def _gathered(self, x: Array, within: Deadline | None = None) -> Array:
         """`allgather` in host memory, also if the user's arrays have to be on a device."""
-        found: Array = self._runner.run(self._calls.allgather, x, None, None, "auto")
+        gather = self._calls.allgather
+        if within is None:
+            found: Array = self._runner.run(gather, x, None, None, "auto")
+        else:  # the call has begun, so no other one can
+            found = gather(x, None, within.left, "auto").run(self._linked.group, within.left)
         return found
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from collectives.arrays.array import Dtype, check_number, name_of
 from collectives.calls.leading import ENGINE as LEADER
 from collectives.calls.leading import LeaderCalls
 from collectives.calls.prepare import Preparer, Shape
-from collectives.calls.streamed import ENGINE, StreamCalls
+from collectives.calls.streamed import ENGINE, HIERARCHY, StreamCalls
 from collectives.core.links import Linked
 from collectives.native._engine import Group
 from collectives.schedule.conditions import collective as contract
@@ -103,6 +103,10 @@ def explain_cuda(
         chosen = chosen or choice
         if why_not:
             against[engine] = why_not
+    if streams is not None and streams.hierarchy is not None:
+        why_not = streams.hierarchy.why_not(collective, name, op)
+        if why_not:
+            against[HIERARCHY] = why_not
     if chosen is None:
         return [f"  on CUDA     staging: through host memory, because {against[ENGINE]}", *_refusals(against, LEADER)]
     on = next(

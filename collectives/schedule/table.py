@@ -51,7 +51,7 @@ _WHAT: Final = (
     "[device=shared|own] [: REASON]"
 )
 HOST_MEMORY: Final = "host"
-ON_DEVICES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("leader", "nccl", "staging")}
+ON_DEVICES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("leader", "nccl", "hierarchy", "staging")}
 """By kind of memory, what rows for it may name beside the algorithms that have schedules."""
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from tests.collectives.cuda.cases.common import case
 
-for module in ("choice", "failing", "graphs", "moves", "order", "results", "schedules", "wrong"):
+for module in ("choice", "failing", "graphs", "hierarchies", "moves", "order", "results", "schedules", "wrong"):
     import_module(f"tests.collectives.cuda.cases.{module}")
 
 if __name__ == "__main__":

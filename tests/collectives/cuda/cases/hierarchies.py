@@ -1,0 +1,129 @@
+"""NCCL inside hosts and host memory between them. Hosts are simulated: ranks say that they are on different ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import collectives
+from collectives import PeerLost
+from collectives.transports.host import HostIdentity
+from tests.collectives.cuda.by_name import raises
+from tests.collectives.cuda.cases.common import RANK, SIZE, Stream, case, cupy, start
+
+HOSTS = [int(host) for host in os.environ.get("WORKER_HOSTS", "0").split(",")]
+PER_HOST = HOSTS.count(0)
+
+
+def _on_hosts(**options: Any) -> collectives.Communicator:
+    """A communicator whose ranks are on the hosts of the variable WORKER_HOSTS, by rank."""
+    here, host = HostIdentity.here, HOSTS[RANK]
+
+    def elsewhere(proof: str = "") -> HostIdentity:
+        return replace(here(), host=f"host{host}", boot=f"boot-{host}", netns=host + 1)
+
+    HostIdentity.here = staticmethod(elsewhere)  # type: ignore[method-assign]
+    return start(table=os.environ.get("TABLE"), **options)
+
+
+def _engine(comm: collectives.Communicator) -> str:
+    return str(comm.dump()["operations"][-1]["engine"])
+
+
+def _check(comm: collectives.Communicator, count: int, dtype: Any, op: str, **options: Any) -> None:
+    inputs = [(np.arange(count) % 5 + rank + 1).astype(dtype) for rank in range(SIZE)]
+    totals = {"sum": np.add, "avg": np.add, "max": np.maximum, "prod": np.multiply}
+    total = totals[op].reduce(inputs, dtype=dtype)
+    total = (total / SIZE).astype(dtype) if op == "avg" else total
+    x = cupy.asarray(inputs[RANK])
+    result = comm.allreduce(x, op, **options)
+    np.testing.assert_array_equal(result.get(), total, err_msg=f"{count} {dtype} {op}")
+    np.testing.assert_array_equal(x.get(), inputs[RANK])
+    assert comm.allreduce(x, op, out=x, **options) is x
+    np.testing.assert_array_equal(x.get(), total)
+
+
+@case
+def hierarchy() -> None:
+    """All sizes, dtypes and ops that both NCCL and host memory reduce; in place, in other streams, and asynchronous."""
+    with _on_hosts() as comm:
+        assert comm.local_size == PER_HOST
+        text = comm.explain("allreduce", 1 << 20)
+        assert "on CUDA     hierarchy: asked for" in text and "memory=cuda" in text, text
+        for count in (PER_HOST * 1000, PER_HOST * 1000 + 1, 1, 0, 3 << 20):
+            _check(comm, count, np.float32, "sum")
+            assert _engine(comm) == "hierarchy"
+        for dtype in (np.float64, np.int32, np.uint8, np.complex64, ml_dtypes.bfloat16):
+            for op in ("sum", "max", "prod", "avg"):
+                complex_ = np.dtype(dtype).kind == "c"
+                if (op == "avg" and np.dtype(dtype).kind in "iu") or (op in ("max", "prod") and complex_):
+                    continue
+                _check(comm, 100, dtype, op)
+                assert _engine(comm) == "hierarchy"
+        assert comm.memory()["nccl"] > 0
+        stream = Stream()
+        x = cupy.asarray(np.full(50_000, RANK + 1.0))
+        with stream:
+            works = [comm.allreduce_async(x) for _ in range(3)]
+            for work in works:
+                np.testing.assert_array_equal(work.wait().get(), np.full(50_000, SIZE * (SIZE + 1) / 2))
+        y = comm.allreduce(x, stream=stream)
+        np.testing.assert_array_equal(y.get(), np.full(50_000, SIZE * (SIZE + 1) / 2))
+        short = cupy.asarray(np.array([1, 2], np.int16))  # which NCCL does not reduce
+        np.testing.assert_array_equal(comm.allreduce(short).get(), [SIZE, 2 * SIZE])
+        assert _engine(comm) != "hierarchy"
+        with raises(TypeError, "avg"):
+            comm.allreduce(cupy.asarray(np.ones(2, np.int32)), "avg")
+        with raises(ValueError, "unknown op"):
+            comm.allreduce(x, "sun")
+
+
+@case
+def hierarchy_by_name() -> None:
+    """Without such a row NCCL runs all; a call may name the hierarchy."""
+    with _on_hosts() as comm:
+        assert "on CUDA     nccl" in comm.explain("allreduce", 1 << 20)
+        _check(comm, 1000, np.float32, "sum")
+        assert _engine(comm) == "nccl"
+        _check(comm, 1000, np.float32, "sum", algorithm="hierarchy")
+        assert _engine(comm) == "hierarchy"
+        with raises(ValueError, "cannot run this call", "no int16"):
+            comm.allreduce(cupy.asarray(np.ones(2, np.int16)), algorithm="hierarchy")
+
+
+@case
+def no_hierarchy() -> None:
+    """Where it cannot run, calls go another way, and all ranks say why."""
+    with _on_hosts() as comm:
+        x = cupy.asarray(np.ones(1000))
+        np.testing.assert_array_equal(comm.allreduce(x).get(), np.full(1000, float(SIZE)))
+        assert _engine(comm) != "hierarchy"
+        text = comm.explain("allreduce", 1 << 20)
+        assert os.environ["WHY"] in text, text
+        with raises(ValueError, "cannot run this call", os.environ["WHY"]):
+            comm.allreduce(x, algorithm="hierarchy")
+
+
+@case
+def hierarchy_of_a_killed_rank() -> None:
+    comm = _on_hosts(timeout=30.0)
+    x = cupy.asarray(np.ones(1000))
+    comm.allreduce(x)
+    if RANK == 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    with raises(PeerLost, "rank 1"):
+        comm.allreduce(x)
+        comm.allreduce(x)
+    assert time.monotonic() - begun < 3.0
+    with raises(PeerLost, "rank 1"):
+        comm.allreduce(x)
+    cupy.cuda.get_current_stream().synchronize()
+    comm.close()
