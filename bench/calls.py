@@ -21,7 +21,7 @@ from collectives.bench.data import Data
 from collectives.bench.traces import buckets
 from collectives.bench.values import Array, touched
 
-_WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "allgather", "alltoall")
+WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "allgather", "alltoall")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Arrays:
             return touched(comm.empty(shape, dtype) if shared else np.empty(shape, dtype))
 
         inp = array(case.elements_in, case.collective == "scatter")
-        given = needs_out and case.collective in _WITH_OUT
+        given = needs_out and case.collective in WITH_OUT
         out = array(case.elements_out, case.collective == "allgather") if given else inp[:0]
         return Arrays(inp, out, shared)
 
@@ -68,6 +68,7 @@ class Bound:
     arrays: Arrays
     in_place: bool
     call: Callable[[], Any]
+    settle: None = None  # a call is complete when it returns
 
     def renew(self) -> None:
         """Overwrite the input array of a measured collective, so that it is in the CPU's caches.
@@ -111,13 +112,14 @@ def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
 
 def _one(comm: Communicator, case: Case, x: Array, out: Array) -> tuple[Callable[[], Any], Array]:
     """A function that runs the collective of `case` on `x`, and the array of its result, `out`, which may be `x`."""
-    return _call(comm, case, x, out), out
+    return call_of(comm, case, x, out), out
 
 
-def _call(comm: Communicator, case: Case, x: Array, out: Array) -> Callable[[], Any]:
+def call_of(comm: Communicator, case: Case, x: Any, out: Any) -> Callable[[], Any]:
     """A lambda that runs the collective of `case` on `x`, as the benchmark of other systems also calls lambdas.
 
-    `functools.partial` would cost time, because it makes a dictionary of the keyword arguments in each call.
+    `x` and `out` are arrays in host memory or on a CUDA device. `functools.partial` would cost time, because it makes a
+    dictionary of the keyword arguments in each call.
     """
     op, root, algorithm = case.op, case.root, case.algorithm
     match case.collective:
@@ -162,6 +164,14 @@ def algorithm_of(comm: Communicator, case: Case) -> str:
         return case.algorithm
     reported = dict(_pairs(comm.explain(case.collective, case.nbytes, case.dtype)))
     return reported["algorithm"].partition(":")[0]
+
+
+def engine_of(comm: Communicator, case: Case) -> str:
+    """Return what runs the call in `case` on arrays in CUDA memory: "leader", "nccl" or "staging"."""
+    if case.algorithm != "auto":
+        return case.algorithm
+    reported = dict(_pairs(comm.explain(case.collective, case.nbytes, case.dtype)))
+    return reported["on"].split()[1].rstrip(":")  # the line is "on CUDA     leader: ..."
 
 
 def transports_of(comm: Communicator) -> dict[str, int]:

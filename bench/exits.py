@@ -22,6 +22,6 @@ def guarded(name: str, work: Callable[[], int]) -> int:
         return work()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (CollectiveError, ValueError, OSError) as error:
+    except (CollectiveError, ValueError, OSError, MemoryError) as error:  # CuPy's OutOfMemoryError is a MemoryError
         sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
         return FAILED

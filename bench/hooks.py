@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from collectives import Communicator
+from collectives.bench.calls import algorithm_of
 from collectives.bench.cases import Case
 from collectives.bench.gate import Gate
 from collectives.bench.measure import Measurement, Note, Row, measure
@@ -109,7 +111,7 @@ def run(
             stack.callback(measured.close)
             pair.append(measured)
         for number, case in enumerate(todo):
-            take(measure(comm, plan, pair, Ping(comm), case, number, note))
+            take(measure(plan, pair, Ping(comm), case, number, note, partial(algorithm_of, comm)))
         return {measured.name: measured.versions for measured in pair}
 
 

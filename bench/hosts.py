@@ -49,6 +49,7 @@ class Facts:
     ml_dtypes: str
     pycollectives: str
     transports: dict[str, int]  # the number of peers that are reached over each transport
+    device: str = ""  # of CUDA, with its driver, if the arrays are there
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,11 @@ class Group:
         return any(facts.outnumbered for facts in self.ranks)
 
 
-def gather(comm: Communicator) -> Group:
+def gather(comm: Communicator, device: str = "") -> Group:
     """Collect the properties of all ranks and their machines; return the same on every rank.
 
-    The call is collective: all ranks must make it.
+    `device` describes the device on which this rank has its arrays, "" for host memory. The call is collective: all
+    ranks must make it.
     """
     mine = comm._linked.place
     identities = [HostIdentity.from_json(json.loads(text)) for text in _exchange(comm, json.dumps(mine.to_json()))]
@@ -102,6 +104,7 @@ def gather(comm: Communicator) -> Group:
         ml_dtypes=ml_dtypes.__version__,
         pycollectives=__version__,
         transports=transports_of(comm),
+        device=device,
     )
     everyones = [json.loads(text) for text in _exchange(comm, json.dumps(asdict(facts)))]
     return Group(tuple(Facts(**{**reported, "features": tuple(reported["features"])}) for reported in everyones))

@@ -32,13 +32,15 @@ def sample(
     iterations: int,
     renew: Callable[[], Any] | None = None,
     row: int = 1,
+    settle: Callable[[], Any] | None = None,
 ) -> Samples:
     """Time `call` on this rank; return the seconds of each iteration as a float64 array of length `iterations`.
 
     Before each iteration, `barrier` is called, outside the timed part. `renew`, if not None, is called before that, to
-    write the input data again. An iteration makes `row` calls, and its value is their mean time.
+    write the input data again. An iteration makes `row` calls, and its value is their mean time. `settle`, if not None,
+    waits at the end of the timed part until the calls are complete.
     """
-    many = call if row == 1 else _in_a_row(call, row)
+    many = call if row == 1 and settle is None else _in_a_row(call, row, settle)
     clock = time.perf_counter_ns
     times = np.zeros(iterations, np.int64)
     collecting = gc.isenabled()
@@ -57,10 +59,12 @@ def sample(
     return times / (1e9 * row)
 
 
-def _in_a_row(call: Callable[[], Any], row: int) -> Callable[[], None]:
+def _in_a_row(call: Callable[[], Any], row: int, settle: Callable[[], Any] | None) -> Callable[[], None]:
     def many() -> None:
         for _ in range(row):
             call()
+        if settle is not None:
+            settle()
 
     return many
 
@@ -71,13 +75,14 @@ def elapsed(
     iterations: int,
     renew: Callable[[], Any] | None = None,
     row: int = 1,
+    settle: Callable[[], Any] | None = None,
 ) -> float:
     """Run the timing loop of the function `sample`, with the same arguments, and return how many seconds it takes.
 
     The time includes the barriers.
     """
     start = time.perf_counter()
-    sample(call, barrier, iterations, renew, row)
+    sample(call, barrier, iterations, renew, row, settle)
     return time.perf_counter() - start
 
 

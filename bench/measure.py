@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from collectives import Communicator
-from collectives.bench.calls import Arrays, Bound, algorithm_of, bind
+from collectives.bench.calls import Arrays, Bound, bind
 from collectives.bench.cases import OUT_OF_PLACE, Case
 from collectives.bench.loop import Pace, Samples, Times, elapsed, ratio, sample
 from collectives.bench.ping import Ping, Reading, alike
@@ -145,18 +145,18 @@ class Ours:
 
     is_ours = True
 
-    def __init__(self, comm: Communicator, plan: Plan, place: str, memory: Memory) -> None:
+    def __init__(self, comm: Communicator, plan: Plan, place: str, memory: Binder) -> None:
         self.name = place
         self._comm = comm
         self._plan = plan
         self._memory = memory
-        self._bound: Bound | None = None
+        self._bound: Runnable | None = None
 
     def prepare(self, case: Case) -> None:
         wanted = places(self._plan, case.kind)
         if self.name not in wanted:
             raise Unsupported(f"{case.collective} is called {wanted[0]}")
-        self._bound = bind(self._comm, case, self.name, self._memory.arrays(case))
+        self._bound = self._memory.bind(case, self.name)
         self._repeat(self._plan.warmup)
 
     def wrong(self, case: Case, salt: int) -> int:
@@ -165,10 +165,10 @@ class Ours:
 
     def iterations(self, pace: Pace) -> int:
         assert self._bound is not None
-        call, renew = self._bound.call, self._renew
+        call, renew, settle = self._bound.call, self._renew, self._bound.settle
 
         def attempt(iterations: int) -> float:
-            seconds = elapsed(call, self._comm.barrier, iterations, renew, self._plan.row)
+            seconds = elapsed(call, self._comm.barrier, iterations, renew, self._plan.row, settle)
             return float(self._comm.allreduce(np.array(seconds), "max"))
 
         return pace.iterations(attempt)
@@ -176,7 +176,8 @@ class Ours:
     def turn(self, iterations: int) -> tuple[Samples, ...]:
         assert self._bound is not None
         self._repeat(AGAIN)
-        times = sample(self._bound.call, self._comm.barrier, iterations, self._renew, self._plan.row)
+        bound = self._bound
+        times = sample(bound.call, self._comm.barrier, iterations, self._renew, self._plan.row, bound.settle)
         return tuple(self._comm.allgather(times))
 
     def finish(self) -> None:
@@ -193,6 +194,30 @@ class Ours:
         for _ in range(calls):
             self._comm.barrier()
             self._bound.call()
+            if self._bound.settle is not None:
+                self._bound.settle()
+
+
+class Runnable(Protocol):
+    """A collective together with its arrays, ready to be run and timed: see `bench.calls.Bound`."""
+
+    @property
+    def call(self) -> Callable[[], Any]: ...
+    @property
+    def settle(self) -> Callable[[], Any] | None:
+        """Wait until the calls that were made are complete. None if they are when they return."""
+
+    def renew(self) -> None: ...
+    def wrong(self, salt: int) -> int: ...
+
+
+class Binder(Protocol):
+    """Arrays for the collective that is being measured, and its call on them."""
+
+    def bind(self, case: Case, place: str) -> Runnable:
+        """The collective `case`, called "in-place" or "out-of-place". Raises: Unsupported, on all ranks or on none."""
+
+    def free(self) -> None: ...
 
 
 class Memory:
@@ -204,7 +229,10 @@ class Memory:
         self._case: Case | None = None
         self._arrays: Arrays | None = None
 
-    def arrays(self, case: Case) -> Arrays:
+    def bind(self, case: Case, place: str) -> Bound:
+        return bind(self._comm, case, place, self._arrays_for(case))
+
+    def _arrays_for(self, case: Case) -> Arrays:
         if self._case != case or self._arrays is None:
             self._arrays = None  # frees the old arrays before new ones are made
             needs_out = OUT_OF_PLACE in places(self._plan, case.kind)
@@ -220,14 +248,20 @@ Note = Callable[[Case, str], None]  # called with the current step, to show prog
 
 
 def measure(
-    comm: Communicator, plan: Plan, contestants: Sequence[Contestant], ping: Ping, case: Case, number: int, note: Note
+    plan: Plan,
+    contestants: Sequence[Contestant],
+    ping: Ping,
+    case: Case,
+    number: int,
+    note: Note,
+    algorithm: Callable[[Case], str],
 ) -> Row:
     """Time one collective at one size with all libraries in `contestants`, in turns; return all times.
 
-    `comm` is this library's communicator. `plan` has the options, such as the number of rounds. `case` is the
-    collective and its size. `number` counts the measurements of this run of the benchmark, and selects the test data.
-    `ping` measures the speed of the machine before and after each round. `note` is called with messages about progress.
-    The times of other libraries are valid on rank 0 only.
+    `plan` has the options, such as the number of rounds. `case` is the collective and its size. `number` counts the
+    measurements of this run of the benchmark, and selects the test data. `ping` measures the speed of the machine
+    before and after each round. `note` is called with messages about progress. `algorithm` returns the name of what
+    this library has run for a case. The times of other libraries are valid on rank 0 only.
     """
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
     iterations: dict[str, int] = {}
@@ -259,4 +293,4 @@ def measure(
         if len(mine.rounds) < plan.rounds:
             mine.unsupported = "ended during this case"
         mine.ranks = [float(np.median(np.concatenate(one))) for one in zip(*ranks[contestant.name], strict=True)]
-    return Row(case, algorithm_of(comm, case), found, tuple(pairwise(pings)))
+    return Row(case, algorithm(case), found, tuple(pairwise(pings)))

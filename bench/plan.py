@@ -44,8 +44,9 @@ class Plan:
     `bucket` bytes.
 
     `places` are the forms of call to measure, "out-of-place" and "in-place"; `usual` restricts them to one form for
-    each collective. `buffers` is "plain" for NumPy arrays, "shared" for arrays in shared memory (`comm.empty`). `peers`
-    are other libraries to measure, and `limits` lower bounds such as the time of a plain copy (see limits.py).
+    each collective. `device` is "cpu" for arrays in host memory, "cuda" for arrays on CUDA devices. `buffers` is
+    "plain" for arrays of NumPy or CuPy, "shared" for arrays from `comm.empty`. `peers` are other libraries to measure,
+    and `limits` lower bounds such as the time of a plain copy (see limits.py and device_limits.py).
 
     `iterations` is the number of calls to time; if None, as many as fit into `budget` seconds. `rounds` is the number
     of rounds, in each of which all libraries are timed in turn. If `renew`, every rank writes its input again before
@@ -61,6 +62,7 @@ class Plan:
     algorithm: str = "auto"
     places: tuple[str, ...] = KINDS["allreduce"].places
     usual: bool = False
+    device: str = "cpu"
     buffers: str = "plain"
     renew: bool = False
     row: int = 1

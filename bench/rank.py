@@ -17,14 +17,16 @@ from datetime import datetime, timezone
 from functools import partial
 
 import collectives
-from collectives.bench import exits
+from collectives.bench import device, device_limits, exits
+from collectives.bench.calls import algorithm_of, engine_of
 from collectives.bench.cases import Case
 from collectives.bench.document import document, write
 from collectives.bench.exits import REFUTED
 from collectives.bench.gate import Gate
 from collectives.bench.hosts import Group, agree, cores, gather
 from collectives.bench.limits import floors
-from collectives.bench.measure import Contestant, Memory, Ours, Row, measure
+from collectives.bench.measure import Binder, Contestant, Memory, Ours, Row, measure
+from collectives.bench.on_device import DeviceMemory
 from collectives.bench.peers.measured import MeasuredPeer
 from collectives.bench.ping import Ping
 from collectives.bench.plan import Plan, cases, load
@@ -39,16 +41,25 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
     store through which the ranks find each other. `folder` is a private directory for files of the other libraries that
     are measured. Raises: CollectiveError, ValueError, OSError.
     """
-    with collectives.init(store, transport=plan.transport, timeout=plan.timeout, segment=plan.segment) as comm:
+    on_device = plan.device != "cpu"
+    if on_device:
+        device.check()
+    # Such a communicator refuses arrays in host memory, by which the benchmark's ranks agree.
+    alone = on_device and plan.transport in device.TRANSPORTS
+    init = partial(collectives.init, store, timeout=plan.timeout, segment=plan.segment)
+    with init(transport="auto" if alone else plan.transport) as comm:
         if not agree(comm, plan.fingerprint):
             raise ValueError("the ranks were given different arguments")
         todo = cases(plan, comm.size)
-        group = gather(comm)
         with ExitStack() as stack:
+            used = stack.enter_context(device.using(comm.local_rank)) if on_device else None
+            group = gather(comm, "" if used is None else device.description(used))
+            measured = stack.enter_context(init(name="measured", transport=plan.transport)) if alone else comm
             ping = Ping(comm)
             progress = Progress(screen.progress and comm.rank == 0)
-            contestants = _contestants(comm, plan, ping, folder, stack, progress.show)
+            contestants = _contestants(comm, measured, plan, ping, folder, stack, progress.show, used)
             progress.clear()
+            named = algorithm_of if used is None else engine_of
             peers = {peer.name: peer.versions for peer in contestants if isinstance(peer, MeasuredPeer)}
             session = _Session(plan, group, peers, Table(plan, screen, todo)) if comm.rank == 0 else None
             if session is not None:
@@ -57,7 +68,7 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
                 if session is not None:
                     session.expect(case)
                 note = _nobody if session is None else session.table.note
-                row = measure(comm, plan, contestants, ping, case, number, note)
+                row = measure(plan, contestants, ping, case, number, note, partial(named, measured))
                 if session is not None:
                     session.take(row)
             return 0 if session is None else session.finish()
@@ -65,24 +76,32 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
 
 def _contestants(
     comm: collectives.Communicator,
+    measured: collectives.Communicator,
     plan: Plan,
     ping: Ping,
     folder: str,
     stack: ExitStack,
     show: Callable[[str], None],
+    used: device.Device | None,
 ) -> list[Contestant]:
-    """What is timed: this library, lower limits, other systems. `stack` closes them; `show` displays long steps."""
-    memory = Memory(comm, plan)
+    """What is timed: this library, lower limits, other systems. `stack` closes them; `show` displays long steps.
+
+    `comm` is the benchmark's communicator, `measured` the one that is timed. `used`: the device with the arrays.
+    """
+    memory: Binder = Memory(measured, plan) if used is None else DeviceMemory(measured, plan, used)
     found: list[Contestant] = [Ours(comm, plan, place, memory) for place in plan.places]
-    found += floors(comm, plan.limits, ping, stack)
+    if used is None:
+        found += floors(comm, plan.limits, ping, stack)
+    elif plan.limits:
+        found += device_limits.floors(comm, plan.limits, used, stack)
     if plan.peers:
         gate = stack.enter_context(Gate(comm))
         everywhere = cores(comm)  # the ranks of another system share all cores of ours, which may be bound to one each
         for peer in plan.peers:
             show(f"starting {peer.name}: its {comm.size} ranks import it, and meet")
-            measured = MeasuredPeer(gate, plan, peer, comm.size, folder, everywhere)
-            stack.callback(measured.close)
-            found.append(measured)
+            other = MeasuredPeer(gate, plan, peer, comm.size, folder, everywhere)
+            stack.callback(other.close)
+            found.append(other)
     return found
 
 

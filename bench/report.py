@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -309,6 +310,8 @@ def _preamble(plan: Plan, group: Group, peers: Versions, started: datetime) -> l
             f"host {host.host}: {ranks} rank{'s' * (ranks != 1)}, {cores}, {crowd}; "
             f"{host.processor}, {host.features[-1] if host.features else 'no SIMD'}, {host.kernel}"
         )
+    for device, count in Counter(facts.device for facts in group.ranks if facts.device).items():
+        lines.append(f"{count} rank{'s' * (count != 1)} on {device}")
     lines.append(f"python {facts.python}, numpy {facts.numpy}, ml_dtypes {facts.ml_dtypes}")
     for name, versions in peers.items():
         lines.append(f"{name}: {', '.join(f'{package} {version}' for package, version in versions.items()) or 'none'}")
@@ -316,5 +319,6 @@ def _preamble(plan: Plan, group: Group, peers: Versions, started: datetime) -> l
     turns = f" in {plan.rounds} rounds" if plan.rounds > 1 else ""
     row = f" of {plan.row} calls in a row, of each the mean," if plan.row > 1 else ""
     took += row + turns
-    lines.append(f"time: median over {took} of the slowest rank's, barrier not included; warm-up {plan.warmup}")
+    waited = "" if plan.device == "cpu" else "; it ends when the rank's stream is empty"
+    lines.append(f"time: median over {took} of the slowest rank's, barrier not included{waited}; warm-up {plan.warmup}")
     return lines

@@ -14,13 +14,16 @@ from urllib.parse import urlsplit
 import click
 
 from collectives.base.plotting import FORMATS, MISSING, available
+from collectives.bench import device as devices
 from collectives.bench import memory, sizes
 from collectives.bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
 from collectives.bench.commands.options import addresses_option, names, positive, say, screen, size, writable
+from collectives.bench.device_limits import OF_DEVICES
+from collectives.bench.exits import FAILED
 from collectives.bench.hosts import memory as machine_memory
 from collectives.bench.limits import OF_MEMORY, OF_SOCKETS
 from collectives.bench.peers import NAMES as PEERS
-from collectives.bench.peers import peer
+from collectives.bench.peers import ON_DEVICES, peer
 from collectives.bench.peers.environment import CannotInstall, python_for
 from collectives.bench.plan import ALIASES, PeerPlan, Plan, cases, load, memory_needed
 from collectives.bench.rank import guarded
@@ -134,6 +137,13 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     "--in-place/--out-of-place", "in_place", default=None, help="Only this form of the call.  [default: both]"
 )
 @click.option(
+    "--device",
+    type=click.Choice(devices.NAMES),
+    default="cpu",
+    show_default=True,
+    help="Where the arrays are: in host memory, or CuPy's arrays on CUDA devices.",
+)
+@click.option(
     "--buffers",
     type=click.Choice(["plain", "shared"]),
     default="plain",
@@ -195,7 +205,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     multiple=True,
     callback=_peers,
     metavar="NAMES",
-    help=f"Other systems to measure in turns: {', '.join(PEERS)}.",
+    help=f"Other systems to measure in turns: {', '.join(PEERS)}; with --device cuda {', '.join(ON_DEVICES)}.",
 )
 @click.option("--limits", is_flag=True, help="Also measure lower limits of this machine, and compare with them.")
 @click.option(
@@ -219,6 +229,7 @@ def command(
     rounds: int | None,
     check: str,
     in_place: bool | None,
+    device: str,
     buffers: str,
     renew: bool,
     row: int,
@@ -263,6 +274,7 @@ def command(
       collectives bench --algorithm all -b 1M -e 1M
       collectives bench --peers gloo --limits --json result.json
       collectives bench --trace resnet50 --peers gloo
+      collectives bench --device cuda --peers nccl --limits
       collectives bench --memory -b 1G -n 4
     """
     try:
@@ -290,15 +302,27 @@ def command(
         raise click.UsageError("--bucket is for --trace")
     if renew and row > 1:
         raise click.UsageError("--renew writes before each call, and --row makes calls without anything between them")
+    on_cuda = device == "cuda"
+    if wrong := [name for name in peers if (name in ON_DEVICES) != on_cuda]:
+        raise click.UsageError(
+            f"--peers {','.join(wrong)}: with --device cuda there are {', '.join(ON_DEVICES)}, without it "
+            f"{', '.join(PEERS)}"
+        )
+    if on_cuda and (traces or in_memory):
+        raise click.UsageError("--trace and --memory are about arrays in host memory: not with --device cuda")
+    if on_cuda and collective == "barrier":
+        raise click.UsageError("barrier has no arrays: measure it without --device cuda")
     alone = not peers and not limits
+    every = tuple(name for name in KINDS if name != "barrier" or not on_cuda)
     plan = Plan(
-        collectives=tuple(KINDS) if collective == "all" else (collective,),
+        collectives=every if collective == "all" else (collective,),
         sizes=_series(minbytes, maxbytes, stepfactor, stepbytes),
         dtypes=tuple(ALIASES.get(name, name) for name in datatype) or ("float32",),
         ops=op or ("sum",),
         root=root,
         algorithm=algorithm,
         places=(OUT_OF_PLACE, IN_PLACE) if in_place is None else (IN_PLACE,) if in_place else (OUT_OF_PLACE,),
+        device=device,
         buffers=buffers,
         renew=renew,
         row=row,
@@ -312,7 +336,7 @@ def command(
         transport=transport,
         segment=segment,
         modules=modules,
-        limits=() if not limits else OF_SOCKETS if transport == "tcp" else OF_MEMORY,
+        limits=() if not limits else OF_DEVICES if on_cuda else OF_SOCKETS if transport == "tcp" else OF_MEMORY,
         traces=traces,
         bucket=BUCKET if bucket is None else bucket,
         json=json,
@@ -320,6 +344,12 @@ def command(
     )
     _check(plan, size, own, bind)
     here = screen()
+    if on_cuda and own:
+        try:
+            devices.check()
+        except CollectiveError as error:
+            say(f"{type(error).__name__}: {error}")
+            sys.exit(FAILED)
     if not own:
         sys.exit(guarded(plan, here, store))
     try:
@@ -342,18 +372,21 @@ def _series(first: int | None, last: int | None, factor: float | None, step: int
 
 
 def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
-    """Raises UsageError if the plan cannot work."""
+    """Raise UsageError if the plan cannot work."""
     try:
         load(plan.modules, os.getcwd())
         cases(plan, ranks)
-        if plan.transport not in (None, "auto"):
+        if plan.transport in devices.TRANSPORTS:
+            if plan.device == "cpu":
+                raise ValueError(f"--transport {plan.transport} is for arrays on devices: give --device cuda")
+        elif plan.transport not in (None, "auto"):
             registry.transport(plan.transport)
     except (ValueError, CollectiveError) as error:
         raise click.UsageError(str(error)) from error
     if bind and ranks > (cores := len(os.sched_getaffinity(0))):
         raise click.UsageError(f"--bind: {ranks} ranks cannot have cores of their own, there are {cores}")
     needed, free = memory_needed(plan, ranks), machine_memory("MemAvailable")
-    if own and free and needed > free:
+    if own and free and needed > free and plan.device == "cpu":
         raise click.UsageError(
             f"{ranks} ranks need {needed / 2**30:.1f} GiB for their arrays, and {free / 2**30:.1f} are available: "
             "give a smaller size with -e, fewer ranks with -n, or one form of the call (--in-place)"
@@ -361,9 +394,12 @@ def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
 
 
 def _with_peers(plan: Plan, wanted: Sequence[str], here: Screen) -> Plan:
-    """Install the other systems (MPI libraries, Gloo, ...) in `wanted`, and return `plan` with them as its `peers`."""
+    """Install the other systems (MPI libraries, Gloo, ...) in `wanted`, and return `plan` with them as its `peers`.
 
+    Those on CUDA devices are not installed: they use the packages of this interpreter.
+    """
     try:
-        return replace(plan, peers=tuple(PeerPlan(name, python_for(name, say, here.progress)) for name in wanted))
+        pythons = (sys.executable if plan.device == "cuda" else python_for(name, say, here.progress) for name in wanted)
+        return replace(plan, peers=tuple(map(PeerPlan, wanted, pythons)))
     except CannotInstall as error:
         raise click.ClickException(str(error)) from error

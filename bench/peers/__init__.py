@@ -13,8 +13,9 @@ The module of each peer in `NAMES` has
     environment(folder)                     environment variables for the workers; `folder`: an empty folder for them
     connect(folder, ranks, rank) -> Member  called in a worker, to join the other ranks
 
-The peers in `HOOKS` are not installed: they use the packages of the interpreter that runs the benchmark, and call a
-framework as its users do. Their `connect` returns a `FrameworkRank`, which has `task` instead of `empty` and `bind`.
+The peers in `HOOKS` and `ON_DEVICES` are not installed: they use the packages of the interpreter that runs the
+benchmark. Their `connect` returns a `FrameworkRank`, which has `task` instead of `empty` and `bind`. The peers in
+`HOOKS` call a framework as its users do, those in `ON_DEVICES` run collectives on arrays in CUDA memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 NAMES: Final = ("gloo", "openmpi", "openmpi-tcp", "mpich", "impi", "tensorflow")
+ON_DEVICES: Final = ("nccl", "torch-nccl", "cupy")
 HOOKS: Final = ("hook-tensorflow", "ring-tensorflow", "hook-torch", "gloo-torch")
 
 
@@ -61,19 +63,20 @@ class Task(Protocol):
         """
 
     # def renew(self) -> None: write the input, as if it had just been computed; only in tasks that can do this
+    # def settle(self) -> None: wait until the calls are complete; only in tasks whose calls return before
 
 
 class FrameworkRank(Protocol):
-    """One rank of an ML framework whose gradient allreduce is measured.
+    """One rank of an ML framework whose gradient allreduce is measured, or of a library for arrays on CUDA devices.
 
-    It uses the framework's own allreduce, or this library's hook for the framework.
+    A framework's rank uses the framework's own allreduce, or this library's hook for the framework.
     """
 
     @property
     def rank(self) -> int: ...
     def barrier(self) -> Any: ...
     def task(self, case: Any) -> Task:
-        """Prepare what `case` describes: the allreduce of a model's gradients, or a training step.
+        """Prepare what `case` describes: a collective, the allreduce of a model's gradients, or a training step.
 
         Raises: NotImplementedError if the framework does not support it.
         """
@@ -98,17 +101,18 @@ def peer(name: str) -> Peer:
 
     Raises: ValueError, with a list of the names, if the name is unknown.
     """
-    if name not in NAMES:
+    if name not in (*NAMES, *ON_DEVICES):
         from collectives.native.spelling import (
             hint,
         )  # not at the head: workers import this file, too, and have only NumPy
 
-        raise ValueError(f"there is no peer {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
+        known = (*NAMES, *ON_DEVICES)
+        raise ValueError(f"there is no peer {name!r}{hint(name, known)}; there are {', '.join(known)}")
     return system(name)
 
 
 def system(name: str) -> Peer:
-    """Return the module for measuring `name`, a library in `NAMES` or a framework's gradient exchange in `HOOKS`."""
+    """Return the module for measuring `name`, one of `NAMES`, `ON_DEVICES` or `HOOKS`."""
     return cast(Peer, importlib.import_module(module(name)))
 
 

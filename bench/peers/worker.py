@@ -82,12 +82,13 @@ class Worker:
         self._task: Task | None = None
         self._call: Callable[[], Any] = _nothing
         self._renew: Callable[[], Any] | None = None
+        self._settle: Callable[[], Any] | None = None  # waits until calls are complete, where they return before
         self._row = 1
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
         match command["do"]:
             case "about":
-                return {"versions": _versions()}
+                return {"versions": _versions() | getattr(self._member, "versions", {})}
             case "prepare":
                 reported = command["case"]
                 self._row = command["row"]
@@ -100,13 +101,14 @@ class Worker:
                 return {"wrong": self._task.wrong(command["salt"])}
             case "elapsed":
                 barrier, iterations = self._member.barrier, command["iterations"]
-                return {"seconds": elapsed(self._call, barrier, iterations, self._renew, self._row)}
+                return {"seconds": elapsed(self._call, barrier, iterations, self._renew, self._row, self._settle)}
             case "turn":
                 self._repeat(command["warmup"])
-                times = sample(self._call, self._member.barrier, command["iterations"], self._renew, self._row)
+                barrier, iterations = self._member.barrier, command["iterations"]
+                times = sample(self._call, barrier, iterations, self._renew, self._row, self._settle)
                 return {"samples": times.tolist()}
             case "finish":
-                self._task, self._call, self._renew = None, _nothing, None
+                self._task, self._call, self._renew, self._settle = None, _nothing, None, None
                 return {}
         raise ValueError(f"unknown command {command}")
 
@@ -116,13 +118,15 @@ class Worker:
         self._renew = getattr(task, "renew", None) if renew else None
         if renew and self._renew is None:
             raise NotImplementedError("it has its input where it cannot be written anew")
-        self._task, self._call = task, task.call
+        self._task, self._call, self._settle = task, task.call, getattr(task, "settle", None)
         self._repeat(max(1, warmup))
 
     def _repeat(self, calls: int) -> None:
         for _ in range(calls):
             self._member.barrier()
             self._call()
+            if self._settle is not None:
+                self._settle()
 
 
 def _versions() -> dict[str, str]:

@@ -88,6 +88,10 @@ int moduleLoadData(Module** module, const void* image) {
     static const std::string source = text_of(STAND_IN_KERNELS);
     const std::string text = static_cast<const char*>(image);
     const std::size_t end = text.find("\n\n");
+    if (text.find(".entry nothing()") != std::string::npos) {  // PTX of a kernel that does nothing
+        *module = new Module{"nothing"};
+        return 0;
+    }
     if (!text.starts_with("stand-in\n") || end == std::string::npos) return 200;
     if (text.substr(end + 2) != source) return 209;
     Module made;
@@ -112,12 +116,14 @@ int moduleGetFunction(Function** function, Module* module, const char* name) {
         const auto found = reductions().find(module->element);
         if (found != reductions().end()) kernel = found->second;
     }
-    if (kernel == nullptr) return 500;
+    const bool is_empty = module->element == "nothing" && std::strcmp(name, "nothing") == 0;
+    if (kernel == nullptr && !is_empty) return 500;
     *function = new Function{kernel, module->op};  // as long as the process
     return 0;
 }
 int launchKernel(Function* function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
                  unsigned, void* stream, void** arguments, void**) {
+    if (function->kernel == nullptr) return enqueue(stream, [] {});
     KernelArguments a;
     std::memcpy(&a, arguments[0], sizeof(a));
     return enqueue(stream, [kernel = function->kernel, op = function->op, a, blocks] {

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "comm.hpp"
@@ -81,6 +82,11 @@ EXPORT int ncclCommInitRankConfig(Comm** made, int size, UniqueId id, int rank, 
         }
         return 0;
     });
+}
+EXPORT int ncclCommInitRank(Comm** made, int size, UniqueId id, int rank) {
+    constexpr int unset = std::numeric_limits<int>::min();
+    Config config{sizeof(Config), 0xcafebeef, 22800, unset, unset, unset, unset};
+    return ncclCommInitRankConfig(made, size, id, rank, &config);
 }
 EXPORT int ncclCommSplit(Comm* comm, int, int key, Comm** made, Config* config) {
     if (comm->state == 7) return fail(4, "Attempt to use communicator before it was ready");

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from . import cuda as cuda
 from . import driver
 
+__version__ = "stand-in"
+
 
 class ndarray:
     """An array on a device. `writable`, `strides`: what it says about itself."""

@@ -29,7 +29,7 @@ class Device:
 class Stream:
     """A stream; within `with`, the current one."""
 
-    def __init__(self, ptr: int | None = None) -> None:
+    def __init__(self, ptr: int | None = None, non_blocking: bool = True) -> None:
         self.ptr = driver.create_stream() if ptr is None else ptr
 
     def __enter__(self) -> Stream:

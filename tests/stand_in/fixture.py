@@ -1,4 +1,4 @@
-"""The stand-ins for the CUDA driver and NCCL, built once for the tests of this folder, by the first process."""
+"""The stand-ins for the CUDA driver and NCCL, built once for all tests that need them, by the first process."""
 
 from __future__ import annotations
 

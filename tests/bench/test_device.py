@@ -1,0 +1,100 @@
+"""`collectives bench --device cuda` on the stand-ins for the driver, NCCL and CuPy, and without a device.
+
+Figures of stand-ins mean nothing and are not looked at: only which columns there are, that results are checked, and
+what is said where something is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from collectives.native import _engine
+from tests.bench.running import COMMAND, HOME, environment, table
+from tests.finished import finished
+from tests.stand_in.build import HERE, StandIn
+
+QUICK = ("--device", "cuda", "-b", "4K", "-e", "4K", "-w", "1", "--iters", "3", "--rounds", "2")
+
+
+def variables(found: StandIn, files: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(HERE / "modules"), str(HOME)])
+    return environment(**found.environment(files), PYTHONPATH=path, **more)
+
+
+def bench(
+    *arguments: str, env: Mapping[str, str], folder: Path | None = None, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """`collectives bench ...` in a new process: a forked one would not find other shared objects."""
+    done = finished([*COMMAND, "bench", *arguments], cwd=folder, env=env)
+    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def test_columns_floors_and_nccl(stand_in: StandIn, tmp_path: Path) -> None:
+    arguments = (*QUICK, "--limits", "--peers", "nccl,cupy,torch-nccl", "--json", "run.json")
+    done = bench("allreduce", *arguments, folder=tmp_path, env=variables(stand_in, tmp_path))
+    (line,) = table(done.stdout)
+    assert line[5] == "nccl" and line[9] == line[13] == "0", done.stdout
+    assert "1 rank on stand-in 0 (device 0)" in done.stdout and "CuPy stand-in" in done.stdout
+    assert "Wrong values         : 0 OK" in done.stdout
+    found = json.loads((tmp_path / "run.json").read_text())["results"][0]["measurements"]
+    assert list(found) == ["out-of-place", "in-place", "copy", "launch", "hop", "nccl", "cupy", "torch-nccl"]
+    for name in ("out-of-place", "in-place", "copy", "launch", "nccl"):
+        assert found[name]["wrong"] == 0 and [len(samples) for samples in found[name]["rounds"]] == [3, 3], name
+    assert found["hop"]["iterations"] == 6
+    assert "cannot import name 'nccl'" in found["cupy"]["unsupported"]  # the stand-in for CuPy has none
+    assert "torch" in found["torch-nccl"]["unsupported"]
+
+
+@pytest.mark.parametrize("transport", ["leader", "nccl"])
+def test_every_collective(transport: str, stand_in: StandIn, tmp_path: Path) -> None:
+    """Those that the transport lacks are not asked for: with "auto" they go through host memory."""
+    devices = {"STAND_IN_DEVICES": "1"} if transport == "leader" else {}
+    for name in ("allreduce", "reduce_scatter", "alltoall", "broadcast"):
+        done = bench(name, *QUICK, "--transport", transport, env=variables(stand_in, tmp_path, **devices))
+        (line,) = table(done.stdout)
+        assert line[5] == transport and {line[9], line[13]} <= {"0", "N/A"}, done.stdout
+
+
+def test_all_of_them(stand_in: StandIn, tmp_path: Path) -> None:
+    done = bench("all", *QUICK, "--peers", "nccl", "--buffers", "shared", env=variables(stand_in, tmp_path))
+    lines = table(done.stdout)
+    assert len(lines) == 10 and all({line[9], line[13]} <= {"0", "N/A"} for line in lines), done.stdout
+    assert {line[5] for line in lines} == {"nccl", "staging"}
+    assert "nccl: NCCL has no scan" in done.stdout and "!" not in done.stdout
+
+
+def test_without_a_device() -> None:
+    if _engine.why_no_cuda() is None:
+        pytest.skip("this machine has a CUDA driver")
+    done = bench("--device", "cuda", code=3, env=environment())
+    assert "TransportUnavailable: --device cuda: " in done.stderr and "driver" in done.stderr
+    assert done.stdout == ""
+
+
+def test_without_cupy(stand_in: StandIn, tmp_path: Path) -> None:
+    env = {**variables(stand_in, tmp_path), "PYTHONPATH": str(HOME)}
+    done = bench("--device", "cuda", code=3, env=env)
+    assert "TransportUnavailable" in done.stderr and 'pip install "pycollectives[cuda12]"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--device", "cuda", "--peers", "gloo"), "--peers gloo: with --device cuda there are nccl"),
+        (("--peers", "nccl"), "without it gloo"),
+        (("--device", "cuda", "--trace", "resnet50"), "not with --device cuda"),
+        (("--device", "cuda", "--memory"), "not with --device cuda"),
+        (("barrier", "--device", "cuda"), "barrier has no arrays"),
+        (("--device", "gpu"), "'cuda'"),
+        (("--transport", "nccl"), "--transport nccl is for arrays on devices: give --device cuda"),
+    ],
+)
+def test_wrong_command_lines(arguments: tuple[str, ...], text: str) -> None:
+    assert text in bench(*arguments, code=2, env=environment()).stderr
