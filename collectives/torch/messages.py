@@ -1,7 +1,7 @@
 """Messages from one rank to another: send and recv of a process group.
 
 Invariant: messages with the same source, destination and tag keep the order of the calls, independent of all other
-operations.
+operations. All pass through host memory, since NCCL's messages have no tags and would wait for each other.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collectives.native.errors import Aborted
 from collectives.torch.futures import Completer
 from collectives.torch.intake import Both, FromAny, Intake, announce, announcement
 from collectives.torch.meeting import Channel, Place
+from collectives.torch.operations import after_all
 from collectives.torch.profiling import recorded
 from collectives.torch.tensors import filling, reading
+from collectives.torch.through_host import arriving, leaving
 from collectives.torch.works import Pending, Started
 
 
@@ -32,7 +34,7 @@ class Messages:
         self._closed: Aborted | None = None
 
     def send(self, tensor: Any, dest: int, tag: int, timeout: float | None) -> Pending:
-        array = reading(tensor, moved=True)
+        array = reading(leaving(tensor), moved=True)
         channel, completer = self._channel(self._rank, dest, tag)
 
         def start(comm: Communicator) -> Started:
@@ -47,8 +49,9 @@ class Messages:
 
         `timeout`: in seconds. Returns torch's `Work` for the operation.
         """
-        array, finish = filling(tensor, moved=True)
-        after = None if finish is None else lambda _: finish()
+        host, copy = arriving(tensor)
+        array, finish = filling(host, moved=True)
+        after = after_all(finish, copy)
         seconds = self._seconds(timeout)
 
         def start(comm: Communicator) -> Started:

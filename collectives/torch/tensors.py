@@ -175,8 +175,8 @@ def _plain(tensor: Any) -> Any:
         )
     if not tensor.is_cpu:
         raise TypeError(
-            f"the tensor lies on {tensor.device}, but this call is for tensors in host memory: messages are, and calls "
-            'that have other tensors there. Give tensor.cpu(), or use a group of NCCL: new_group(backend="nccl")'
+            f"the tensor lies on {tensor.device}, but this call is for tensors in host memory, as are calls that have "
+            'other tensors there. Give tensor.cpu(), or use a group of NCCL: new_group(backend="nccl")'
         )
     return tensor.detach() if tensor.requires_grad else tensor
 
