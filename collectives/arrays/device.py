@@ -1,5 +1,7 @@
 """Copies arrays between a GPU's memory and host memory, by functions of the array's library (CuPy, Numba, PyTorch).
 
+Arrays of others are copied by methods like those of Numba's arrays, `copy_to_host` and `copy_to_device`.
+
 Invariant: nothing here imports a GPU library; as the array exists, its library is loaded already. Copies are complete
 when a function returns.
 """
@@ -71,8 +73,10 @@ def like(host: npt.NDArray[Any], x: Any, name: str) -> Any:
                 return sys.modules["cupy"].asarray(host)
         case "torch":
             return torch.tensor_of(host).to(x.device)
-        case _:
+        case "numba":
             return sys.modules["numba.cuda"].to_device(host)
+        case other:
+            raise TypeError(f"{name} is a device array of {other!r}, of which no new ones can be made here: give out=")
 
 
 def fill(x: Any, host: npt.NDArray[Any], name: str) -> None:
@@ -89,6 +93,6 @@ def fill(x: Any, host: npt.NDArray[Any], name: str) -> None:
 
 def _library(x: object, name: str) -> str:
     library = type(x).__module__.partition(".")[0]
-    if library not in ("cupy", "torch", "numba"):
+    if library not in ("cupy", "torch", "numba") and not hasattr(type(x), "copy_to_host"):
         raise TypeError(f"{name} is a device array of {library!r}: give numpy.asarray({name}), its copy in host memory")
     return library

@@ -1,4 +1,4 @@
-"""The Python functions that XLA calls to run a collective of a compiled function.
+"""The Python functions that XLA calls to run a collective of a compiled function, on host memory or on a device.
 
 Invariant: nothing here calls JAX: JAX would wait for the compiled function, and the compiled function waits for this
 call. An error is kept by `_failures`, and only its text is passed to XLA.
@@ -14,10 +14,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from collectives.arrays.array import Array
+from collectives.arrays.cuda import LEGACY
 from collectives.gradients.objects import gathered
 from collectives.jax._channel import Channel
 from collectives.jax._failures import keep
-from collectives.jax._kinds import Form, Kind
+from collectives.jax._kinds import Barrier, Form, Kind
+from collectives.jax._on_device import XlaArray, device_of, drain
 from collectives.native.errors import DesyncError
 
 
@@ -62,6 +64,23 @@ def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryv
     return _run(call, [np.ndarray(*form, view) for form, view in zip(call.reads, reads, strict=True)], results)
 
 
+def run_on_device(number: int, reads: Sequence[int], writes: Sequence[int], stream: int) -> str | None:
+    """`run_views` for buffers on a CUDA device, in the order of XLA's stream; `reads`, `writes`: their addresses."""
+    call = _calls[number]
+    try:
+        device = device_of([*reads, *writes])
+        handle = stream or LEGACY
+        results = [XlaArray(address, *form, handle, device) for form, address in zip(call.writes, writes, strict=True)]
+        operands = results
+        if not call.kind.in_place:
+            operands = [XlaArray(at, *form, handle, device) for form, at in zip(call.reads, reads, strict=True)]
+        if isinstance(call.kind, Barrier):
+            drain(handle, device)
+    except BaseException as error:
+        return keep(error, f"collectives.jax.{call.kind.name} on rank {call.channel.rank}")
+    return _run(call, operands, results)
+
+
 def run_arrays(call: Call, *operands: Any) -> tuple[Array, ...]:
     """Runs the collective `call` on copies of these arrays, and returns its results as new arrays.
 
@@ -78,7 +97,7 @@ def run_arrays(call: Call, *operands: Any) -> tuple[Array, ...]:
     return tuple(results)
 
 
-def _run(call: Call, reads: list[Array], writes: list[Array]) -> str | None:
+def _run(call: Call, reads: list[Any], writes: list[Any]) -> str | None:
     channel = call.channel
     try:
         channel.check()

@@ -12,6 +12,7 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -50,7 +51,8 @@ def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: 
 def how() -> Literal["ffi", "io_callback"]:
     """Returns how compiled functions call this library: "ffi" or "io_callback". It is decided once in a process.
 
-    "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers in place.
+    "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers in place, those on a
+    GPU in the order of XLA's stream.
     "io_callback": through JAX's own callbacks, which copy the arrays. "io_callback" is used, with a warning, if the
     extension is missing or does not work with this jaxlib. The environment variable COLLECTIVES_JAX=ffi or io_callback
     overrides the choice; ImportError if the variable is "ffi" and the extension does not work.
@@ -64,7 +66,8 @@ def how() -> Literal["ffi", "io_callback"]:
         _xla = importlib.import_module("collectives.native._xla")
     except ImportError as error:
         return _slowly(wanted, f"native/_xla cannot be imported ({error})", error)
-    jax.local_devices(backend="cpu")  # without a device, an unusable handler is not refused at registration
+    with suppress(RuntimeError):  # JAX is told to use GPUs only
+        jax.local_devices(backend="cpu")  # without a device, an unusable handler is not refused at registration
     _xla.declare(_interface())
     try:
         jax.ffi.register_ffi_target(_TARGET, _xla.handler, platform="cpu")
@@ -72,6 +75,19 @@ def how() -> Literal["ffi", "io_callback"]:
         return _slowly(wanted, f"native/_xla does not work with jaxlib {jax.lib.__version__} ({error})", error)
     _xla.install(_host.run_views)
     return "ffi"
+
+
+@functools.cache
+def _runs_on_cuda() -> bool:
+    """Whether XLA calls this library for buffers on CUDA devices; registers that once. RuntimeWarning if not."""
+    _xla = importlib.import_module("collectives.native._xla")
+    try:
+        jax.ffi.register_ffi_target(_TARGET, _xla.cuda_handler, platform="CUDA")
+    except Exception as error:
+        _slowly("auto", f"native/_xla does not work with jaxlib {jax.lib.__version__} on GPUs ({error})", error)
+        return False
+    _xla.install_on_device(_host.run_on_device)
+    return True
 
 
 def _interface() -> int:
@@ -99,7 +115,8 @@ def _slowly(wanted: str, why: str, error: Exception) -> Literal["io_callback"]:
 def _lowering(ctx: Any, *operands: Any, kind: Kind, channel: Channel, names: tuple[str, ...] | None) -> Sequence[Any]:
     call = Call(kind, channel, names, _forms(ctx.avals_in), _forms(ctx.avals_out))
     token = ctx.tokens_in.get(_effect.COLLECTIVE)
-    if how() == "ffi" and tuple(ctx.module_context.platforms) == ("cpu",):
+    platforms = tuple(ctx.module_context.platforms)
+    if how() == "ffi" and (platforms == ("cpu",) or (platforms == ("cuda",) and _runs_on_cuda())):
         with_token = ctx.replace(
             avals_in=[_effect.TOKEN, *ctx.avals_in], avals_out=[_effect.TOKEN, *ctx.avals_out], tokens_in=None
         )

@@ -37,7 +37,12 @@ SAME_VALUE(ours::ErrorCode::internal, XLA_FFI_Error_Code_INTERNAL);
 SAME_PLACE(Api, struct_size, XLA_FFI_Api, struct_size);
 SAME_PLACE(Api, version, XLA_FFI_Api, api_version);
 SAME_PLACE(Api, error_create, XLA_FFI_Api, XLA_FFI_Error_Create);
+SAME_PLACE(Api, stream_get, XLA_FFI_Api, XLA_FFI_Stream_Get);
 LONG_ENOUGH(Api, XLA_FFI_Api);
+
+SAME_PLACE(StreamArguments, context, XLA_FFI_Stream_Get_Args, ctx);
+SAME_PLACE(StreamArguments, stream, XLA_FFI_Stream_Get_Args, stream);
+static_assert(sizeof(ours::StreamArguments) >= std::size_t{XLA_FFI_Stream_Get_Args_STRUCT_SIZE});
 
 SAME_PLACE(Buffer, struct_size, XLA_FFI_Buffer, struct_size);
 SAME_PLACE(Buffer, dtype, XLA_FFI_Buffer, dtype);

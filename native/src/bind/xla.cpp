@@ -1,7 +1,9 @@
-// The handler that XLA calls to run a collective inside a compiled JAX function, in a module of its own.
+// The handlers that XLA calls to run a collective inside a compiled JAX function, in a module of its own: one
+// for buffers in host memory, one for buffers on CUDA devices, which are used in the order of XLA's stream.
 //
-// Invariant: nothing is copied. XLA owns the buffers, so Python may use their views only during the call. The
-// GIL is held only while Python code runs, and no exception leaves the handler.
+// Invariant: nothing is copied. XLA owns the buffers, so Python may use them only during the call, and those
+// on devices also in XLA's stream. The GIL is held only while Python code runs, and no exception leaves a
+// handler.
 #include <nanobind/nanobind.h>
 
 #include <atomic>
@@ -11,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "bind/xla_ffi.hpp"
 
@@ -19,9 +22,10 @@ namespace xla = collectives::xla;
 
 namespace {
 
-// The Python function that runs call `number` on views of the buffers; it returns None, or an error text.
-// Never destroyed, because XLA's threads may outlive the interpreter.
+// The Python functions that run call `number` on views of the buffers, and on addresses on a device; they
+// return None, or an error text. Never destroyed, because XLA's threads may outlive the interpreter.
 PyObject* runner = nullptr;
+PyObject* runner_on_device = nullptr;
 
 // The address for empty buffers, which XLA may pass without one; a memoryview needs an address.
 char nothing = 0;
@@ -32,7 +36,9 @@ xla::Error* failure(const xla::Api* api, const char* message,
     return api->error_create(&arguments);
 }
 
-void append_views(nb::list& views, const xla::Values& values, int access) {
+// Calls `append` with the address and the number of bytes of each buffer, tokens left out.
+template <typename Append>
+void each_buffer(const xla::Values& values, const Append& append) {
     for (std::int64_t i = 0; i < values.size; ++i) {
         const auto& buffer = *static_cast<const xla::Buffer*>(values.values[i]);
         if (values.kinds[i] != xla::buffer_kind || !xla::fits(buffer))
@@ -46,12 +52,27 @@ void append_views(nb::list& views, const xla::Values& values, int access) {
         }
         for (std::int64_t axis = 0; axis < buffer.rank; ++axis)
             bytes *= static_cast<std::size_t>(buffer.dims[axis]);
-        void* const data = buffer.data == nullptr ? &nothing : buffer.data;
-        PyObject* const view =
-            PyMemoryView_FromMemory(static_cast<char*>(data), static_cast<Py_ssize_t>(bytes), access);
+        append(buffer.data, bytes);
+    }
+}
+
+nb::list views_of(const xla::Values& values, int access) {
+    nb::list views;
+    each_buffer(values, [&](void* given, std::size_t bytes) {
+        char* const data = given == nullptr ? &nothing : static_cast<char*>(given);
+        PyObject* const view = PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(bytes), access);
         if (view == nullptr) throw nb::python_error();
         views.append(nb::steal(view));
-    }
+    });
+    return views;
+}
+
+nb::list addresses_of(const xla::Values& values) {
+    nb::list addresses;
+    each_buffer(values, [&](void* data, std::size_t) {
+        addresses.append(nb::int_(reinterpret_cast<std::uintptr_t>(data)));
+    });
+    return addresses;
 }
 
 std::int64_t number_of(const xla::Attributes& attributes) {
@@ -82,10 +103,8 @@ xla::Error* run(const xla::CallFrame& frame) {
     const nb::gil_scoped_acquire gil;
     try {
         if (runner == nullptr) return failure(frame.api, "collectives: no runner is installed");
-        nb::list reads;
-        nb::list writes;
-        append_views(reads, frame.operands, PyBUF_READ);
-        append_views(writes, frame.results, PyBUF_WRITE);
+        const nb::list reads = views_of(frame.operands, PyBUF_READ);
+        const nb::list writes = views_of(frame.results, PyBUF_WRITE);
         const nb::object wrong = nb::handle(runner)(number_of(frame.attributes), reads, writes);
         return wrong.is_none() ? nullptr : failure(frame.api, nb::str(wrong).c_str());
     } catch (const std::exception& error) {  // also errors of Python
@@ -93,8 +112,24 @@ xla::Error* run(const xla::CallFrame& frame) {
     }
 }
 
+xla::Error* run_on_device(const xla::CallFrame& frame) {
+    xla::StreamArguments arguments{sizeof(xla::StreamArguments), nullptr, frame.context, nullptr};
+    if (!xla::fits(*frame.api)) return failure(frame.api, "collectives: XLA's interface has no streams");
+    if (xla::Error* const error = frame.api->stream_get(&arguments)) return error;
+    const nb::gil_scoped_acquire gil;
+    try {
+        if (runner_on_device == nullptr) return failure(frame.api, "collectives: no runner is installed");
+        const nb::object wrong = nb::handle(runner_on_device)(
+            number_of(frame.attributes), addresses_of(frame.operands), addresses_of(frame.results),
+            reinterpret_cast<std::uintptr_t>(arguments.stream));
+        return wrong.is_none() ? nullptr : failure(frame.api, nb::str(wrong).c_str());
+    } catch (const std::exception& error) {
+        return failure(frame.api, error.what());
+    }
+}
+
 // Returns null if there was no error. XLA's other stages have nothing to do.
-xla::Error* handler(xla::CallFrame* frame) {
+xla::Error* handle(xla::CallFrame* frame, xla::Error* (*execute)(const xla::CallFrame&)) {
     for (xla::Extension* found = frame->extensions; found != nullptr; found = found->next) {
         if (found->type != xla::metadata_extension) continue;
         xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(found)->metadata;
@@ -107,20 +142,26 @@ xla::Error* handler(xla::CallFrame* frame) {
         return failure(frame->api, "collectives: XLA's call has another form than native/_xla was built for",
                        xla::ErrorCode::failed_precondition);
     }
-    return run(*frame);
+    return execute(*frame);
+}
+
+xla::Error* handler(xla::CallFrame* frame) { return handle(frame, &run); }
+xla::Error* cuda_handler(xla::CallFrame* frame) { return handle(frame, &run_on_device); }
+
+void install(PyObject*& place, nb::object run) {
+    PyObject* const former = place;
+    place = run.release().ptr();
+    Py_XDECREF(former);
 }
 
 }  // namespace
 
 NB_MODULE(_xla, module) {
     module.attr("handler") = nb::capsule(reinterpret_cast<void*>(handler));
+    module.attr("cuda_handler") = nb::capsule(reinterpret_cast<void*>(cuda_handler));
     module.def("declare", [](int minor) { minor_version = minor; }, nb::arg("minor"));
+    module.def("install", [](nb::object run) { install(runner, std::move(run)); }, nb::arg("run"));
     module.def(
-        "install",
-        [](nb::object run) {
-            PyObject* const former = runner;
-            runner = run.release().ptr();
-            Py_XDECREF(former);
-        },
+        "install_on_device", [](nb::object run) { install(runner_on_device, std::move(run)); },
         nb::arg("run"));
 }

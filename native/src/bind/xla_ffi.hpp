@@ -42,12 +42,23 @@ struct ErrorArguments {
     ErrorCode code;
 };
 
+struct StreamArguments {
+    std::size_t struct_size;
+    Extension* extensions;
+    void* context;
+    void* stream;  // filled in by XLA: of CUDA, a CUstream
+};
+
 struct Api {
     std::size_t struct_size;
     Extension* extensions;
     Version version;
     const void* internal;
     Error* (*error_create)(ErrorArguments*);
+    void* error_get_message;
+    void* error_destroy;
+    void* handler_register;
+    Error* (*stream_get)(StreamArguments*);
 };
 
 enum class DataType : std::int32_t {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -19,8 +20,11 @@ class Cases:
         self._all[function.__name__] = function
         return function
 
-    def run(self, name: str) -> None:
-        self._all[name]()
+    def run(self, *names: str) -> None:
+        for name in names:
+            begun = time.monotonic()
+            self._all[name]()
+            print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
 
 
 @contextmanager

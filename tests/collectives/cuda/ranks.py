@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,8 +29,13 @@ def run(
     size: int = 2,
     each: Mapping[int, Mapping[str, str]] | None = None,
     worker: Path = WORKER,
+    limit: float = LIMIT,
+    before: Sequence[str] = (),
 ) -> list[Ended]:
     """Run a case of the worker on `size` ranks, to its end. `each`: more variables, by rank.
+
+    `case` may be several, with spaces between them, which run one after the other in the same processes. `limit`: in
+    seconds, for all. `before`: the command that runs Python, such as a checker of memory.
 
     Ranks are no children of a launcher, which would end the others when one dies.
     """
@@ -50,9 +55,9 @@ def run(
         for rank, output in enumerate(outputs):
             own = {"COLLECTIVES_RANK": str(rank), **((each or {}).get(rank, {}))}
             with output.open("w") as file:
-                command = [sys.executable, str(worker), case]
+                command = [*before, sys.executable, str(worker), *case.split()]
                 ranks.append(subprocess.Popen(command, env={**common, **own}, stdout=file, stderr=file))
-        until = time.monotonic() + LIMIT
+        until = time.monotonic() + limit
         for one in ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 one.wait(max(0.0, until - time.monotonic()))

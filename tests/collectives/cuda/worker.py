@@ -1,4 +1,4 @@
-"""Runs one case on one rank, on the stand-ins or on a device; the name of the case is the argument."""
+"""Runs cases on one rank, on the stand-ins or on a device; the names of cases are the arguments."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from importlib import import_module
 
 from tests.collectives.cuda.cases.common import case
 
-for module in ("choice", "failing", "graphs", "hierarchies", "moves", "order", "results", "schedules", "wrong"):
+for module in ("choice", "failing", "graphs", "hierarchies", "moves", "order", "results", "schedules", "wrong", "xla"):
     import_module(f"tests.collectives.cuda.cases.{module}")
 
 if __name__ == "__main__":
-    case.run(sys.argv[1])
+    case.run(*sys.argv[1:])
