@@ -310,6 +310,9 @@ def can_access_cuda_peer(device: int, other: int) -> bool:
 
 LEADER_MOST_RANKS: Final[int]
 
+def cuda_heap_bytes(device: int) -> int:
+    """Bytes of the device's memory that this process has allocated for itself and for `CudaMemory`, used or not."""
+
 class CudaMemory:
     """Memory of a device that other processes can open. It is used again once the object is gone."""
 
@@ -385,6 +388,10 @@ class LeaderMember:
         `kind`: the name of the collective. `inp`, `out`: addresses, 0 if this rank has none. `count`: the elements in
         each rank's part; for allreduce, reduce and broadcast in the whole array. `unit`: bytes of an element.
         `producer`: the stream in which the input was written, if it is another one."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the device's memory that this rank's part of the engine holds; 0 once it is closed."""
 
     def issue(self, call: LeaderCall, timeout: float) -> StreamTicket:
         """Issue a call; returns when it is in its stream. ValueError for memory or a stream that is not the device's;
@@ -485,6 +492,9 @@ class NcclMember:
 
         `inp`, `out`: addresses, 0 if this rank has none; they may be equal. `compiler`: the path of NVRTC, for a
         schedule that reduces. `producer`: the stream in which the input is written, if it is another one."""
+
+    def together(self, calls: Sequence[NcclCall]) -> NcclCall:
+        """One call that runs the pieces of all. ValueError if they are in different streams."""
 
     def issue(self, call: NcclCall, timeout: float) -> StreamTicket:
         """Issue a call; returns when it is in its stream, or in the graph into which this stream is captured.

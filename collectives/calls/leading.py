@@ -19,7 +19,7 @@ from collectives.calls.external import ARGUMENTS
 from collectives.calls.issued import Issued
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.streamed import ENGINE as NCCL
-from collectives.calls.streamed import StreamCalls
+from collectives.calls.streamed import StreamCalls, check_not_first
 from collectives.calls.targets import ROWS, another_device, reduced, target
 from collectives.calls.work import Waiter, Work
 from collectives.native import _engine
@@ -78,6 +78,11 @@ class LeaderCalls:
     def device(self) -> int | None:
         """The device of the engine; None before the first call that needs it."""
         return self._device
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the device's memory that the engine holds on this rank."""
+        return 0 if self._member is None else self._member.memory
 
     @property
     def compared(self) -> bool:
@@ -146,6 +151,7 @@ class LeaderCalls:
         deadline = self._calls.limit(timeout)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         if self._shared is None:
+            check_not_first(self._calls)
             self._compare(array.device, handle, deadline)
         if is_named:
             against = self._without
@@ -154,8 +160,8 @@ class LeaderCalls:
             if choice is None or choice.algorithm != ENGINE:
                 self._check_elsewhere(against, stream)
                 return None
-        if self._calls.outside is not None:
-            raise ValueError("calls on a CUDA device cannot be in a group() block: make them before or after it")
+        if self._member is None:
+            check_not_first(self._calls)
         made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
         against = against or self._formed(array.device, deadline)
         if against:
@@ -298,9 +304,17 @@ class LeaderCall(NamedTuple):
         return self.deadline.left
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
-        self.calls.issue(self, seconds)
+        self.issue(seconds)
+        return self.result
+
+    def issue(self, seconds: float) -> _engine.StreamTicket:
+        """Put the call into its stream; `delivered` then returns its result."""
+        return self.calls.issue(self, seconds)
+
+    def delivered(self) -> Any:
+        """The result of the call, which is in its stream."""
         return self.result
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
-        deliver: Callable[[], Any] = lambda: self.result  # noqa: E731  # it keeps the arrays
+        deliver: Callable[[], Any] = self.delivered  # it keeps the arrays
         return Work(self.calls.issue(self, seconds), deliver, waiter, owner)

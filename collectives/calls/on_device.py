@@ -22,7 +22,7 @@ from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.pieces import Piece
 from collectives.calls.status import Status
-from collectives.calls.streamed import COLLECTIVES, ENGINE, HIERARCHY, StreamCall, StreamCalls
+from collectives.calls.streamed import COLLECTIVES, ENGINE, HIERARCHY, StreamCall, StreamCalls, check_not_first
 from collectives.calls.targets import output, overlap, reduced, target
 from collectives.native import _engine
 
@@ -88,7 +88,7 @@ class DeviceCalls:
         given = list(arrays) if out is None else list(out)
         if len(given) != len(inputs):
             raise ValueError(f"out has {len(given)} arrays, but there are {len(inputs)} to reduce")
-        self._refuse_block()
+        self._check_block()
         handle = inputs[0].stream if stream is None else cuda.handle_of(stream)
         outputs = []
         for i, (x, y) in enumerate(zip(inputs, given, strict=True)):
@@ -134,7 +134,7 @@ class DeviceCalls:
                 return by_hierarchy
         if not streams.decide(name, array.nbytes, array.dtype, op or "", algorithm, stream, schedules=True):
             return None
-        self._refuse_block()
+        self._check_block()
         deadline = self._calls.limit(timeout)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
@@ -225,7 +225,7 @@ class DeviceCalls:
         rows = check_counts(counts, self._calls.size, array.shape[0]).tolist()
         if not self._streams.decide("reduce_scatter", array.nbytes, array.dtype, op, algorithm, stream):
             return None
-        self._refuse_block()
+        self._check_block()
         handle = array.stream if stream is None else cuda.handle_of(stream)
         shape = (rows[self._calls.rank], *array.shape[1:])
         made = output("reduce_scatterv", array, out, shape, handle)
@@ -289,7 +289,7 @@ class DeviceCalls:
         if streams.device is None:
             streams.check_staged(streams.without or "no communicator of NCCL exists: call comm.prepare() first", stream)
             return None
-        self._refuse_block()
+        self._check_block()
         dest = source = None
         if name != "recv":
             dest = check_rank(args[0], calls.size, "dest")
@@ -322,6 +322,7 @@ class DeviceCalls:
         written = [] if into is None else [into]
         result = None if into is None else into.origin
         call = streams.call(planned, operations, handle, one.stream, written, result, (x, out), deadline)
+        call = call._replace(is_message=True, read=() if given is None else (given,))
         if into is None:
             return call
         return call._replace(status=status, received=(source if source is not None else -1, into.size))
@@ -332,7 +333,7 @@ class DeviceCalls:
         """The stream of a call whose lengths differ; None if it runs on host memory."""
         if not self._streams.decide(name, array.nbytes, array.dtype, "", algorithm, stream):
             return None
-        self._refuse_block()
+        self._check_block()
         handle = array.stream if stream is None else cuda.handle_of(stream)
         return None if self._staged(array, handle, stream, deadline) else handle
 
@@ -367,9 +368,9 @@ class DeviceCalls:
         if not self._streams.without and out is not None and cuda.on_cuda(out):
             raise ValueError("out is on a CUDA device and x is in host memory: give x on the same device")
 
-    def _refuse_block(self) -> None:
-        if self._calls.outside is not None:
-            raise ValueError("calls that NCCL runs cannot be in a group() block: make them before or after it")
+    def _check_block(self) -> None:
+        if self._streams.device is None and not self._streams.without:
+            check_not_first(self._calls)
 
     def _check_devices(self, arrays: Sequence[CudaArray]) -> None:
         for i, array in enumerate(arrays):

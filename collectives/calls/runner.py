@@ -335,7 +335,10 @@ class Runner:
     def run_many(self, stream: Any, *args: Any) -> list[Any]:
         """Runs an allreduce of a list of arrays on this thread; `args` are the arguments of `Fusion.prepare`."""
         if self._in_block():
-            self._many_on_device(stream, *args)  # refuses what NCCL runs
+            streamed = self._many_on_device(stream, *args)
+            if streamed is not None:
+                added: list[Any] = self._block.add(streamed)
+                return added
             return self._block.add_many(self._fusion.prepare(*args))
         with self.gate:
             streamed = self._many_on_device(stream, *args)
@@ -353,7 +356,9 @@ class Runner:
     def start_many(self, owner: object, stream: Any, *args: Any) -> Work[list[Any]]:
         """`run_many` in the background."""
         if self._in_block():
-            self._many_on_device(stream, *args)  # refuses what NCCL runs
+            streamed = self._many_on_device(stream, *args)
+            if streamed is not None:
+                return self._block.start(streamed, self._waiter, owner)
             return self._block.start_many(self._fusion.prepare(*args), self._waiter, owner)
         with self.gate:
             streamed = self._many_on_device(stream, *args)

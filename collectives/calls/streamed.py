@@ -318,11 +318,20 @@ class StreamCalls:
 
     def issue(self, call: StreamCall, seconds: float) -> _engine.StreamTicket:
         """Issue a prepared call, which takes at most `seconds`."""
+        return self._issue(call.native, (call,), seconds)
+
+    def issue_messages(self, calls: Sequence[StreamCall], seconds: float) -> _engine.StreamTicket:
+        """Issue prepared messages in one stream as one operation of NCCL, so that none waits for another."""
         assert self._member is not None
-        for array in call.written:
-            cuda.begin_write(array)
-        ticket = self._member.issue(call.native, seconds)
-        self._issued.add(call.stream, ticket)
+        return self._issue(self._member.together([call.native for call in calls]), calls, seconds)
+
+    def _issue(self, native: _engine.NcclCall, calls: Sequence[StreamCall], seconds: float) -> _engine.StreamTicket:
+        assert self._member is not None
+        for call in calls:
+            for array in call.written:
+                cuda.begin_write(array)
+        ticket = self._member.issue(native, seconds)
+        self._issued.add(calls[0].stream, ticket)
         return ticket
 
     def synchronize(self, stream: Any, deadline: Deadline | None) -> None:
@@ -345,10 +354,20 @@ class StreamCalls:
         return self._issued.unfinished
 
 
+def check_not_first(calls: Calls) -> None:
+    """ValueError inside a `group()` block, for a call that needs an engine which does not exist yet."""
+    if calls.outside is not None:
+        raise ValueError(
+            "the first call on a CUDA device waits for the other ranks, so it cannot be in a group() block: call "
+            "comm.prepare() before the block"
+        )
+
+
 class StreamCall(NamedTuple):
     """A call on CUDA memory with checked arguments, which can be issued several times. Implements `Ready`.
 
-    `written`: the arrays that this rank writes. `keeps`: what has to live as long as the call, beside the result.
+    `written`: the arrays that this rank writes. `read`: of a message, those that it reads. `keeps`: what has to live as
+    long as the call, beside the result.
     """
 
     calls: StreamCalls
@@ -360,6 +379,8 @@ class StreamCall(NamedTuple):
     deadline: Deadline
     status: Status | None = None
     received: tuple[int, int] = (-1, 0)  # sender and number of elements of a message
+    is_message: bool = False
+    read: tuple[CudaArray, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -367,13 +388,18 @@ class StreamCall(NamedTuple):
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
         self.calls.issue(self, seconds)
-        return self._delivered()
+        return self.delivered()
+
+    def issue(self, seconds: float) -> _engine.StreamTicket:
+        """Put the call into its stream; `delivered` then returns its result."""
+        return self.calls.issue(self, seconds)
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
-        deliver: Callable[[], Any] = self._delivered  # it keeps the arrays
+        deliver: Callable[[], Any] = self.delivered  # it keeps the arrays
         return Work(self.calls.issue(self, seconds), deliver, waiter, owner)
 
-    def _delivered(self) -> Any:
+    def delivered(self) -> Any:
+        """The result of the call, which is in its stream."""
         if self.status is not None:
             self.status.source, self.status.count = self.received
         return self.result

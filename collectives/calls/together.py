@@ -1,19 +1,24 @@
 """Calls that are issued together: those that a `group()` block collects and runs at its end.
 
 Invariant: nothing is sent before the end of the block, and nothing at all if the block ends with an error. All calls
-are started before any of them has to be complete, so ranks that all send before they receive do not deadlock.
+are started before any of them has to be complete, so ranks that all send before they receive do not deadlock. Calls
+that a CUDA stream orders are issued first, and in their order.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from collectives.arrays.array import Array, Target
 from collectives.calls.call import Call, Exchange, Ready, Receipt
 from collectives.calls.fusion import Many
-from collectives.calls.work import Waiter, Work
+from collectives.calls.leading import LeaderCall
+from collectives.calls.streamed import StreamCall
+from collectives.calls.targets import overlap
+from collectives.calls.work import Ticket, Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import Aborted, OpTimeout
 
@@ -33,33 +38,45 @@ class Entry(NamedTuple):
 
 
 class BlockTicket:
-    """What the `Work` of an `_async` call in a `group()` block waits for: the end of the block, which runs the call."""
+    """What the `Work` of an `_async` call in a `group()` block waits for: the end of the block, which runs the call.
 
-    __slots__ = ("_ended", "_error", "_thread", "result")
+    `behind`: the ticket of a call that a stream orders, once the block has issued it; then also for this ticket.
+    """
+
+    __slots__ = ("_ended", "_error", "_thread", "behind", "result")
 
     def __init__(self) -> None:
         self._thread: Final = threading.get_ident()
         self._ended: Final = threading.Event()
         self._error: BaseException | None = None
+        self.behind: Ticket | None = None
         self.result: Any = None
 
-    def done(self) -> bool:
+    @property
+    def ended(self) -> bool:
+        """Whether the block has ended, or has issued the call."""
         return self._ended.is_set()
+
+    def done(self) -> bool:
+        return self._ended.is_set() and (self.behind is None or self.behind.done())
 
     def check(self) -> None:
         """Raises RuntimeError if the caller must not wait, because it is still inside the `group()` block.
 
         Only the end of the block runs the call.
         """
-        if not self.done() and threading.get_ident() == self._thread:
+        if not self._ended.is_set() and threading.get_ident() == self._thread:
             raise RuntimeError("this call starts when the block of group() ends: wait for it after the block")
 
     def wait(self, timeout: float | None) -> None:
         self.check()
+        end = None if timeout is None else time.monotonic() + timeout
         if not self._ended.wait(timeout):
             raise OpTimeout("the operation is still running")
         if self._error is not None:
             raise self._error
+        if self.behind is not None:
+            self.behind.wait(None if end is None else max(0.0, end - time.monotonic()))
 
     def end(self, error: BaseException | None = None) -> None:
         self._error = error
@@ -71,6 +88,7 @@ class Together:
 
     def __init__(self) -> None:
         self._entries: Final[list[Entry]] = []
+        self._in_streams: Final[list[tuple[StreamCall | LeaderCall, BlockTicket]]] = []
         self._targets: Final[list[Target]] = []
         self._seconds = 0.0
         self._last: Target | None = None
@@ -79,14 +97,17 @@ class Together:
         """Adds a collective or message to the `group()` block; returns the array that will contain its result.
 
         Raises ValueError for calls that a block cannot contain: those with a Python function as `op`, and those on a
-        GPU without `out`.
+        GPU without `out` that run on a copy in host memory.
         """
+        if isinstance(call, StreamCall | LeaderCall):
+            self._take_in_stream(call)
+            return call.result
         self._take(call)
         return None if self._last is None else _result(self._last)
 
     def start(self, call: Ready, waiter: Waiter, owner: object) -> Work[Any]:
         """`add` for an `_async` variant."""
-        ticket = self._take(call).ticket
+        ticket = self._take_in_stream(call) if isinstance(call, StreamCall | LeaderCall) else self._take(call).ticket
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def add_many(self, many: Many) -> list[Any]:
@@ -104,9 +125,10 @@ class Together:
 
     def run(self, group: _engine.Group) -> None:
         """Runs all calls of the `group()` block. Raises their first error; every `Work` of the block raises it too."""
-        if not self._entries:
-            return
         try:
+            self._issue()
+            if not self._entries:
+                return
             for target in self._targets:
                 target.begin()
             calls = [operation for entry in self._entries for operation in entry.operations]
@@ -121,9 +143,13 @@ class Together:
             entry.ticket.end()
 
     def give_up(self, cause: BaseException) -> None:
-        """Ends all `Work` objects of the `group()` block with the error `cause`, which waiting for them then raises."""
-        for entry in self._entries:
-            entry.ticket.end(cause)
+        """Ends all `Work` objects of the `group()` block with the error `cause`, which waiting for them then raises.
+
+        Those of calls that are in a stream already wait for the stream.
+        """
+        for ticket in (*(ticket for _, ticket in self._in_streams), *(entry.ticket for entry in self._entries)):
+            if not ticket.ended:
+                ticket.end(cause)
 
     def forget(self, cause: BaseException) -> None:
         """Makes all `Work` objects of a `group()` block raise Aborted, because the body of the block raised `cause`.
@@ -131,6 +157,40 @@ class Together:
         Nothing of the block was sent to other ranks.
         """
         self.give_up(Aborted(f"nothing was sent: the block of group() ended with {type(cause).__name__}: {cause}"))
+
+    def _take_in_stream(self, call: StreamCall | LeaderCall) -> BlockTicket:
+        for other, _ in self._in_streams:
+            if other.stream != call.stream:
+                raise ValueError("the calls on devices in a group() block are in two streams: give all the same one")
+        ticket = BlockTicket()
+        self._in_streams.append((call, ticket))
+        return ticket
+
+    def _issue(self) -> None:
+        """Issues the calls that a stream orders: messages that follow one another together, collectives one by one.
+
+        Other ranks may make the same collectives outside a block, and NCCL would run several that are issued together
+        in another form than the same ones by themselves.
+        """
+        messages: list[tuple[StreamCall, BlockTicket]] = []
+
+        def flush() -> None:
+            if messages:
+                calls = [call for call, _ in messages]
+                issued = calls[0].calls.issue_messages(calls, max(call.seconds for call in calls))
+                for call, ticket in messages:
+                    _end(call, ticket, issued)
+                messages.clear()
+
+        for call, ticket in self._in_streams:
+            if isinstance(call, StreamCall) and call.is_message:
+                if any(_depends(call, before) for before, _ in messages):
+                    flush()
+                messages.append((call, ticket))
+                continue
+            flush()
+            _end(call, ticket, call.issue(call.seconds))
+        flush()
 
     def _take(self, call: Ready) -> Entry:
         if isinstance(call, Call):
@@ -140,7 +200,7 @@ class Together:
             operations = [(call.sent.operation, call.leaving(), None), (received.operation, None, received.out)]
         else:
             raise ValueError(
-                "neither an op that is a function nor a call that another engine than the native one runs can be in a "
+                "neither an op that is a function nor a call that the engine of another package runs can be in a "
                 "group() block"
             )
         self._last = received.target
@@ -172,6 +232,18 @@ class Together:
         self._entries.append(entry)
         self._seconds = max(self._seconds, seconds)
         return entry
+
+
+def _end(call: StreamCall | LeaderCall, ticket: BlockTicket, issued: Ticket) -> None:
+    ticket.behind, ticket.result = issued, call.delivered()
+    ticket.end()
+
+
+def _depends(call: StreamCall, before: StreamCall) -> bool:
+    """Whether the message `call` uses memory that `before` writes, or writes memory that `before` reads."""
+    pairs = [(x, y) for x in call.written for y in (*before.written, *before.read)]
+    pairs += [(x, y) for x in call.read for y in before.written]
+    return any(overlap(x, y) for x, y in pairs)
 
 
 def _check_given(target: Target) -> None:

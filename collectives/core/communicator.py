@@ -41,6 +41,7 @@ from collectives.core.plans import Plans
 from collectives.core.point_to_point import PointToPoint
 from collectives.core.reductions import Reductions
 from collectives.engines import Engine
+from collectives.native import _engine
 from collectives.native._engine import Group, Repeating
 from collectives.native.errors import CollectiveError
 from collectives.schedule.table import Table
@@ -293,9 +294,19 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `nccl`: memory of the device that NCCL's communicator holds, as NCCL counts it (from NCCL 2.29.7 on). With an
           older NCCL, by how much the device's free memory fell while this communicator of NCCL was made; this includes
           memory that other programs took meanwhile
+        - `leader`: memory of the device for the leader form on this rank: its control words, and copies of arrays that
+          captured graphs use
+        - `device_heap`: memory of the device that this process has allocated for all its leader forms, for copies of
+          arrays, and for arrays of `empty(where="cuda")`. Communicators share it, and it is used again, not given back
         """
-        on_device = 0 if self._runner.streams is None else self._runner.streams.memory
-        return {**recorded.memory(self._linked.group, self._calls.prepare.kept()), "nccl": on_device}
+        streams, leading = self._runner.streams, self._runner.leading
+        devices = {calls.device for calls in (streams, leading) if calls is not None and calls.device is not None}
+        return {
+            **recorded.memory(self._linked.group, self._calls.prepare.kept()),
+            "nccl": 0 if streams is None else streams.memory,
+            "leader": 0 if leading is None else leading.memory,
+            "device_heap": sum(_engine.cuda_heap_bytes(device) for device in devices),
+        }
 
     def prepare(self, *collectives: str, device: int | None = None, timeout: Seconds = None) -> None:
         """Makes what the first calls on a CUDA device would make otherwise: NCCL's communicator and its connections.

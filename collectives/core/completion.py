@@ -36,8 +36,12 @@ class Completion:
 
         Raises RuntimeError for calls that would have to wait inside the block: plans, split, dup, synchronize, another
         group(), and waiting for a `Work` of the block. The same holds for calls that exchange lengths first: scatter,
-        allgatherv, gatherv, scatterv and alltoallv. Raises ValueError if `op` is a function, or if `x` is on a GPU and
-        `out` is not given.
+        allgatherv, gatherv, scatterv and alltoallv. Raises ValueError if `op` is a function, or if `x` is on a GPU, its
+        call is copied through host memory, and `out` is not given.
+
+        Calls that CUDA streams order are in their stream when the block ends, and complete as outside a block. All of
+        a block use one stream, and all come before its calls on host memory. ValueError for the first call on a device
+        in a block: call `prepare` before.
         """
         return self._runner.together()
 

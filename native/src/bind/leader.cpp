@@ -94,6 +94,8 @@ class LeaderMember {
             std::numeric_limits<double>::infinity(), interrupted);
     }
 
+    std::size_t memory() const { return engine_->own_bytes(); }
+
     LeaderCall prepare(const PyOperation& operation, std::string_view kind, std::uint64_t in,
                        std::uint64_t out, std::uint64_t count, unsigned dtype, std::size_t unit, unsigned op,
                        int root, std::uint64_t stream, std::optional<std::uint64_t> producer) const {
@@ -180,6 +182,7 @@ class CudaStaging {
 void add_leader(nb::module_& module) {
     module.attr("LEADER_MOST_RANKS") = cuda::most_ranks;
     module.def("can_access_cuda_peer", &cuda::can_access_peer, "device"_a, "other"_a);
+    module.def("cuda_heap_bytes", &cuda::heap_bytes, "device"_a);
     nb::class_<CudaMemory>(module, "CudaMemory")
         .def(nb::init<std::size_t, int>(), "nbytes"_a, "device"_a)
         .def_prop_ro("address", &CudaMemory::address);
@@ -197,6 +200,7 @@ void add_leader(nb::module_& module) {
         .def_prop_ro("record", &LeaderMember::record)
         .def("meet", &LeaderMember::meet, "records"_a, "timeout"_a)
         .def("use", &LeaderMember::use)
+        .def_prop_ro("memory", &LeaderMember::memory)
         .def("prepare", &LeaderMember::prepare, "operation"_a, "kind"_a, "inp"_a, "out"_a, "count"_a,
              "dtype"_a, "unit"_a, "op"_a, "root"_a, "stream"_a, "producer"_a.none())
         .def("issue", &LeaderMember::issue, "call"_a, "timeout"_a);

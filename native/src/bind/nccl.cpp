@@ -124,6 +124,25 @@ class NcclMember {
         return call;
     }
 
+    // All in one stream, and written in one stream before.
+    NcclCall together(const std::vector<NcclCall>& calls) const {
+        NcclCall whole;
+        nccl::Arguments& to = whole.arguments;
+        for (const NcclCall& one : calls) {
+            const nccl::Arguments& from = one.arguments;
+            if (to.pieces.empty()) to.stream = from.stream;
+            if (!to.producer) to.producer = from.producer;
+            if (to.stream != from.stream || (from.producer && to.producer != from.producer)) {
+                throw nb::value_error(
+                    "messages that are issued together have to be in one stream, and their arrays written in "
+                    "one");
+            }
+            to.pieces.insert(to.pieces.end(), from.pieces.begin(), from.pieces.end());
+            whole.operations.insert(whole.operations.end(), one.operations.begin(), one.operations.end());
+        }
+        return whole;
+    }
+
     StreamTicket issue(const NcclCall& call, double timeout) const {
         if (call.scheduled) {
             return issue_task(
@@ -200,6 +219,7 @@ void add_nccl(nb::module_& module) {
         .def("prepare", &NcclMember::prepare, "operations"_a, "pieces"_a, "stream"_a, "producer"_a.none())
         .def("schedule", &NcclMember::schedule, "rounds"_a, "inp"_a, "out"_a, "compiler"_a, "stream"_a,
              "producer"_a.none())
+        .def("together", &NcclMember::together, "calls"_a)
         .def("issue", &NcclMember::issue, "call"_a, "timeout"_a)
         .def("connect", &NcclMember::connect, "operation"_a, "kinds"_a, "timeout"_a)
         .def("mark", &NcclMember::mark, "stream"_a)

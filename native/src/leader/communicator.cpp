@@ -51,6 +51,7 @@ Communicator::Communicator(const Member& member, std::string compiler)
       signals_(std::make_shared<cuda::Signals>(context_)) {
     unearth();
     control_ = cuda::allocate(context_, word::bytes(member.size));
+    own_bytes_ = control_->bytes();
     const cuda::Current current(*context_);
     own_.emplace(context_);
     const cuda::StreamHandle own = own_->handle();
@@ -242,6 +243,7 @@ void Communicator::end(bool is_drained) noexcept {
             launcher_.reset();
             mapped_.clear();
             kept_.clear();
+            own_bytes_ = 0;
             bury(std::move(grave));
         } else {
             keep_for_ever({std::move(grave), std::move(launcher_), std::move(mapped_), std::move(kept_)});

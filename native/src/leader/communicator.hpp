@@ -56,6 +56,8 @@ class Communicator final : public StreamEngine {
 
     const Member& member() const { return member_; }
     const std::shared_ptr<const cuda::PrimaryContext>& context() const { return context_; }
+    // Of the device's memory: control words, and what graphs use. On any thread.
+    std::size_t own_bytes() const { return own_bytes_; }
 
     // --- for operations, on the thread that issues them, one at a time
 
@@ -85,7 +87,10 @@ class Communicator final : public StreamEngine {
     // A signal that the stream sets behind all that is in it; `abort` waits for it.
     std::shared_ptr<cuda::Signal> signal_behind(cuda::StreamHandle stream);
     // Memory that graphs use.
-    void keep(std::shared_ptr<const cuda::Block> block) { kept_.push_back(std::move(block)); }
+    void keep(std::shared_ptr<const cuda::Block> block) {
+        own_bytes_ += block->bytes();
+        kept_.push_back(std::move(block));
+    }
     bool can_capture() const { return captured_ < most_captured; }
 
   private:
@@ -114,6 +119,7 @@ class Communicator final : public StreamEngine {
     std::atomic<std::uint64_t> issued_{0};
     std::atomic<std::uint32_t> captured_{0};
     std::atomic<bool> ending_{false};
+    std::atomic<std::size_t> own_bytes_{0};
 
     std::vector<std::shared_ptr<const cuda::Block>> kept_;
 

@@ -45,7 +45,9 @@ def test_no_wait_is_superfluous(case: str, waits: str, stand_in: StandIn, tmp_pa
     assert any("AssertionError" in one.output for one in ended), [one.output for one in ended]
 
 
-@pytest.mark.parametrize("case", ["bad_input", "captured_first", "different", "late", "out_of_memory"])
+@pytest.mark.parametrize(
+    "case", ["bad_input wrong_on_one_device", "captured_first", "different", "late", "out_of_memory"]
+)
 def test_what_goes_wrong(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run(case, tmp_path, stand_in.environment(tmp_path), worker=WORKER))
 

@@ -5,6 +5,7 @@ Nothing here has to do with a device: the stand-ins work on host memory.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +20,9 @@ UNLED: Final = {"COLLECTIVES_NVRTC": "/no/such/file"}  # no rank leads
 @pytest.mark.parametrize(
     "case",
     [
-        *("results", "ops", "sizes", "order", "plans", "groups", "explained", "deterministic", "bad_input"),
-        *("captured_first", "uneven", "messages", "many", "captured", "replayed_alone", "held"),
+        *("results", "ops", "sizes", "order", "plans", "groups", "explained", "deterministic"),
+        "bad_input wrong_on_one_device",
+        *("captured_first", "uneven", "messages", "many", "grouped", "captured", "replayed_alone", "held"),
         "narrow",
     ],
 )
@@ -148,3 +150,11 @@ def test_the_oldest_version(case: str, stand_in: StandIn, tmp_path: Path) -> Non
     """It has neither revoke nor a native alltoall, and its calls do not block."""
     ended = run(case, tmp_path, stand_in.environment(tmp_path, older_nccl(stand_in, 21800)))
     succeed(ended, but=1 if case.startswith("killed") else None)
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+@pytest.mark.parametrize(
+    "variables", [{}, {"COLLECTIVES_NCCL": "/no/such/file", "WORKER_DEVICE": "0", **UNLED}], ids=["NCCL", "host memory"]
+)
+def test_compiled_functions_of_jax(variables: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("compiled", tmp_path, {**stand_in.environment(tmp_path), **variables}))

@@ -106,5 +106,56 @@ def many() -> None:
         # One dtype that NCCL lacks: all go through host memory.
         short = comm.allreduce_many([cupy.asarray(np.ones(2, np.int16)), cupy.asarray(np.ones(2))])
         np.testing.assert_array_equal(short[0].get(), [2, 2])
-        with raises(ValueError, "group() block"), comm.group():
-            comm.allreduce_many(arrays)
+
+
+@case
+def grouped() -> None:
+    """Calls in a `group()` block: messages in one operation of NCCL, collectives one by one, in their order."""
+    with start() as comm:
+        right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+        x, y, z = (cupy.asarray(np.full(5, value, np.float32)) for value in (RANK, -1.0, -1.0))
+        with raises(ValueError, "comm.prepare()"), comm.group():
+            comm.allreduce(x)
+        comm.prepare("allreduce", "send", "recv")
+        with comm.group():  # all send before they receive
+            comm.send(x, right)
+            comm.recv(y, left)
+            total = comm.allreduce(x)
+            work = comm.allreduce_async(x, "max")
+            with raises(RuntimeError, "after the block"):
+                work.wait()
+            parts = comm.allreduce_many([x, x], "min")
+        np.testing.assert_array_equal(y.get(), np.full(5, left))
+        np.testing.assert_array_equal(total.get(), np.full(5, SIZE * (SIZE - 1) / 2))
+        np.testing.assert_array_equal(work.wait().get(), np.full(5, SIZE - 1))
+        assert work.done()
+        np.testing.assert_array_equal(parts[1].get(), np.zeros(5))
+        assert set(engines(comm)[-5:]) == {"nccl"}
+        with comm.group():  # what is received is sent on
+            comm.sendrecv(x, right, y, left)
+            comm.sendrecv(y, right, z, left)
+        np.testing.assert_array_equal(z.get(), np.full(5, (left - 1) % SIZE))
+        if RANK == 0:  # the other ranks make the same calls outside a block
+            with comm.group():
+                first, second = comm.allreduce(x), comm.allreduce(x, "max")
+        else:
+            first, second = comm.allreduce(x), comm.allreduce(x, "max")
+        np.testing.assert_array_equal(first.get(), total.get())
+        np.testing.assert_array_equal(second.get(), np.full(5, SIZE - 1))
+        with comm.group():  # with a call on host memory
+            host = np.ones(3)
+            comm.allreduce(host, out=host)
+            comm.allreduce(x, out=y)
+        np.testing.assert_array_equal(host, np.full(3, SIZE))
+        np.testing.assert_array_equal(y.get(), total.get())
+        with raises(ValueError, "two streams"), comm.group():
+            comm.send(x, right)
+            comm.recv(y, left, stream=Stream())
+        with raises(RuntimeError, "group() block"), comm.group():
+            comm.allgatherv(x)
+        before = len(engines(comm))
+        with raises(ValueError, "shape"), comm.group():
+            comm.allreduce(x)
+            comm.allreduce(x, out=cupy.empty((6,), np.float32))
+        assert len(engines(comm)) == before  # nothing of the block was issued
+        np.testing.assert_array_equal(comm.allreduce(x).get(), total.get())

@@ -87,6 +87,29 @@ def bad_input() -> None:
 
 
 @case
+def wrong_on_one_device() -> None:
+    """What does not need a second device, or an address that CuPy would not give."""
+    with start(transport="nccl") as comm:
+        good = cupy.asarray(np.ones(4, np.float32))
+        comm.allreduce(good)
+        with raises(ValueError, "host memory"):
+            comm.allreduce(good, out=np.ones(4, np.float32))
+        with raises(ValueError, "shape"):
+            comm.allreduce(good, out=cupy.empty((5,), np.float32))
+        with raises(ValueError, "dtype"):
+            comm.allreduce(good, out=cupy.empty((4,), np.float64))
+        with raises(TypeError, "stream is a str"):
+            comm.allreduce(good, stream="mine")
+        with raises(ValueError, "no handle"):
+            comm.allreduce(good, stream=-3)
+        with raises(TypeError, "host memory"):
+            comm.allreduce(np.ones(4, np.float32))
+        with raises(TypeError, "avg", "int32"):
+            comm.allreduce(cupy.empty((4,), np.int32), "avg")
+        np.testing.assert_array_equal(comm.allreduce(good).get(), np.full(4, SIZE * 1.0))
+
+
+@case
 def full() -> None:
     """The memory of rank 1's device is full: it says so, and no other rank is left waiting."""
     comm = start()
