@@ -1,8 +1,8 @@
 """Measures two ranks that share device 0, and prints each figure beside its bar: those of docs/gpu.md.
 
-Run it alone, on a device that nothing else uses: `python tests/gpu/sharing.py`. It starts its ranks itself. NCCL
-with its switch is measured by a second pair of ranks, the floors (copy rate, switch between processes, bus) by the
-first.
+Run it alone, on a device that nothing else uses: `python tests/gpu/sharing.py`, or with `--mps` where MPS runs. It
+starts its ranks itself. NCCL with its switch is measured by another pair of ranks, under MPS by one for each bound of
+its thread blocks; the floors (copy rate, switch between processes, bus) by the first pair.
 """
 
 from __future__ import annotations
@@ -24,9 +24,34 @@ STAGED: Final = "allreduce any any any staging memory=cuda"
 LIMIT: Final = 200.0  # seconds for one pair of ranks
 
 
+SWITCH: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+BOUNDS: Final = ("", "16", "32")  # of NCCL's thread blocks, under MPS; "": its own choice
+
+
+def under_mps() -> int:
+    led = pair("leader", {})
+    found = {bound or "default": pair("nccl", {**SWITCH, "COLLECTIVES_NCCL_MAX_CTAS": bound}) for bound in BOUNDS}
+    print(led.get("machine", "no machine was described"), "under MPS")
+    print(f"{'figure':58} {'measured':>12} {'bar':>8}")
+    for size in SIZES:
+        times = {bound: one[f"allreduce {size}"] for bound, one in found.items() if f"allreduce {size}" in one}
+        line(f"allreduce of {size} bytes, leader, us", led[f"allreduce {size}"])
+        if times:
+            best = min(times, key=lambda bound: times[bound])
+            line(
+                f"allreduce of {size} bytes, best NCCL ({best}) / leader",
+                times[best] / led[f"allreduce {size}"],
+                2.0 if size >= 16 << 20 else 1.3,
+            )
+    line("allreduce between kernels, us", led["with kernels"])
+    line("two switches between processes, us", led["two switches"])
+    print("NCCL with windows is not measured: this library does not register them")
+    return 0
+
+
 def main() -> int:
     led = pair("leader", {})
-    nccl = pair("nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+    nccl = pair("nccl", SWITCH)
     print(led.get("machine", "no machine was described"))
     print(f"{'figure':58} {'measured':>12} {'bar':>8}")
     for size in SIZES:
@@ -64,6 +89,8 @@ def pair(transport: str, variables: dict[str, str]) -> dict[str, Any]:
                 "COLLECTIVES_RANK": str(rank),
                 "COLLECTIVES_CALIBRATE": "off",
             }
+            if not env.get("COLLECTIVES_NCCL_MAX_CTAS"):
+                env.pop("COLLECTIVES_NCCL_MAX_CTAS", None)
             command = [sys.executable, __file__, transport, f"{folder}/found"]
             ranks.append(subprocess.Popen(command, env=env))
         try:
@@ -191,4 +218,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 3:
         rank_of_pair(*sys.argv[1:])
     else:
-        sys.exit(main())
+        sys.exit(under_mps() if sys.argv[1:] == ["--mps"] else main())

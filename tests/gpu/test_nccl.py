@@ -1,6 +1,7 @@
 """Calls on CUDA arrays by the real NCCL, on a real device: the same cases as on the stand-ins.
 
-Two ranks share device 0, which NCCL allows from 2.32 on. Without MPS each of their operations takes 5 ms.
+Two ranks share device 0, which NCCL allows from 2.32 on. Without MPS each of their operations takes 5 ms. Cases run one
+after the other in the same processes, since a start takes longer than most of them.
 """
 
 from __future__ import annotations
@@ -10,50 +11,38 @@ from typing import Final
 
 import pytest
 
-from collectives.native import _engine
-from collectives.transports import nccl
 from tests.collectives.cuda.ranks import run, succeed
+from tests.gpu.conftest import UNLED
 
 pytestmark = pytest.mark.gpu
 
-# Without NVRTC no rank leads.
-UNLED: Final = {"WORKER_DEVICE": "0", "COLLECTIVES_NVRTC": "/no/such/file"}
-SHARED: Final = {**UNLED, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-_SHARES_FROM: Final = 23200
-
-
-@pytest.fixture
-def shared(device: str) -> dict[str, str]:
-    """The environment of ranks that share a device."""
-    version = _engine.load_nccl(nccl.find().path).version
-    if version < _SHARES_FROM:
-        pytest.skip(f"needs NCCL 2.32, in which ranks may share a device; this is {version}")
-    return SHARED
+RESULTS: Final = "results ops sizes deterministic uneven messages many grouped"
+GRAPHS: Final = "captured replayed_alone captured_first"
 
 
 def test_one_rank(device: str, tmp_path: Path) -> None:
     succeed(run("alone", tmp_path, UNLED, size=1))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        *("results", "ops", "sizes", "deterministic"),
-        *("uneven", "messages", "many", "captured", "replayed_alone", "captured_first"),
-    ],
-)
-def test_two_ranks(case: str, shared: dict[str, str], tmp_path: Path) -> None:
-    succeed(run(case, tmp_path, shared))
+def test_two_ranks(shared: dict[str, str], tmp_path: Path) -> None:
+    succeed(run(f"{RESULTS} {GRAPHS}", tmp_path, shared, limit=120))
 
 
-@pytest.mark.parametrize("case", ["late", "never_first", "different", "different_unseen", "closed"])
-def test_ranks_that_do_not_agree(case: str, shared: dict[str, str], tmp_path: Path) -> None:
-    succeed(run(case, tmp_path, shared))
+def test_two_ranks_under_mps(shared: dict[str, str], mps: dict[str, str], tmp_path: Path) -> None:
+    succeed(run(f"{RESULTS} narrow", tmp_path, {**shared, **mps}, limit=90))
 
 
-@pytest.mark.parametrize("attempt", range(5))
+def test_wrong_arguments(shared: dict[str, str], tmp_path: Path) -> None:
+    """Those that do not need a second device; the context is well afterwards."""
+    succeed(run("wrong_on_one_device", tmp_path, shared))
+
+
+def test_ranks_that_do_not_agree(shared: dict[str, str], tmp_path: Path) -> None:
+    succeed(run("late never_first different different_unseen closed", tmp_path, shared, limit=90))
+
+
 @pytest.mark.parametrize("case", ["killed_in_operation", "killed_before_first_call", "killed_while_forming"])
-def test_a_rank_that_is_killed_is_named(case: str, attempt: int, shared: dict[str, str], tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_is_named(case: str, shared: dict[str, str], tmp_path: Path) -> None:
     ended = run(case, tmp_path, shared)
     assert ended[1].returncode == -9, ended[1].output
     succeed(ended, but=1)

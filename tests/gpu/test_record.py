@@ -1,0 +1,90 @@
+"""Prints the figures of docs/gpu.md from a real device. A figure beyond its bar is marked, and is no failure here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.collectives.cuda.ranks import run, succeed
+from tests.collectives.cuda.test_leading import WORKER
+from tests.launched import _HOME
+
+pytestmark = pytest.mark.gpu
+
+HERE: Final = Path(__file__).parent
+SHARING, COSTS, LOSSES = (str(HERE / f"{name}.py") for name in ("sharing", "costs", "losses"))
+BENCH: Final = (
+    *("-m", "collectives", "bench", "allreduce", "--device", "cuda", "-b", "8", "-e", "64M", "-f", "128"),
+    *("--budget", "0.1", "--rounds", "3", "--limits", "--peers", "nccl,torch-nccl,cupy"),
+)
+TIMES: Final = "20"
+SANITIZER: Final = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
+
+
+def script(*arguments: str, more: Mapping[str, str] | None = None, limit: float = 150) -> None:
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(_HOME), *sys.path]),
+        "COLLECTIVES_CALIBRATE": "off",
+        **(more or {}),
+    }
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit, env=env)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ranks_that_share_a_device(device: str) -> None:
+    script(SHARING)
+
+
+def test_ranks_that_share_a_device_under_mps(mps: dict[str, str]) -> None:
+    script(SHARING, "--mps", more=mps)
+
+
+def test_the_cost_of_a_call(device: str) -> None:
+    script(COSTS)
+
+
+def test_the_cost_of_a_call_on_a_tensor(device: str) -> None:
+    if find_spec("torch") is None:
+        pytest.skip("needs torch")
+    script(COSTS, "torch")
+
+
+def test_a_rank_is_killed_again_and_again_under_a_leader(device: str) -> None:
+    script(LOSSES, "leader", TIMES)
+
+
+def test_a_rank_is_killed_again_and_again_in_nccl(shared: dict[str, str]) -> None:
+    script(LOSSES, "nccl", TIMES, more=shared)
+
+
+def test_the_benchmark(device: str) -> None:
+    """Peers that cannot run, such as torch where its NCCL is older than 2.32, have a line with the reason."""
+    script(*BENCH)
+
+
+def test_the_benchmark_under_mps(mps: dict[str, str]) -> None:
+    script(*BENCH, more=mps)
+
+
+def test_memory_is_accessed_as_it_may_be(device: str, tmp_path: Path) -> None:
+    found = next((path for path in SANITIZER if shutil.which(path)), None)
+    if found is None:
+        pytest.skip("needs compute-sanitizer, which comes with the CUDA toolkit")
+    before = (found, "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "9")
+    environment = {"WORKER_DEVICE": "0", "SHORT": "1"}
+    ended = run("collectives_of_all_kinds results", tmp_path, environment, worker=WORKER, limit=150, before=before)
+    for one in ended:
+        print(one.output[-2000:])
+    succeed(ended)
+    assert all("ERROR SUMMARY: 0 errors" in one.output for one in ended), [one.output[-2000:] for one in ended]
