@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ def test_without_a_device() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
 def test_without_cupy(stand_in: StandIn, tmp_path: Path) -> None:
     env = {**variables(stand_in, tmp_path), "PYTHONPATH": str(HOME)}
     done = bench("--device", "cuda", code=3, env=env)

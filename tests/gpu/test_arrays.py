@@ -10,7 +10,7 @@ import pytest
 
 from tests.collectives.cuda.ranks import run, succeed
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(270)]
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 # XLA would take three quarters of the device's memory.
@@ -50,8 +50,12 @@ def test_jax(device: str, tmp_path: Path) -> None:
     succeed(run("jax_arrays jax_compiled", tmp_path, JAX, worker=WORKER, limit=90))
 
 
+def test_helpers_that_are_forked(device: str, tmp_path: Path) -> None:
+    succeed(run("forked", tmp_path, {"WORKER_DEVICE": "0"}))
+
+
 def test_ranks_that_are_threads(device: str, tmp_path: Path) -> None:
     """Prints which engine ran, and on how many devices."""
-    ended = run("threads", tmp_path, {}, 1, worker=WORKER)
+    ended = run("threads", tmp_path, {}, 1)
     print(ended[0].output)
     succeed(ended)

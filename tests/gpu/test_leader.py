@@ -11,7 +11,7 @@ from collectives.transports.leader import find_compiler
 from tests.collectives.cuda.ranks import run, succeed
 from tests.collectives.cuda.test_leading import WORKER
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(270)]
 
 DEVICE: Final = {"WORKER_DEVICE": "0"}
 

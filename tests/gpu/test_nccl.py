@@ -14,7 +14,7 @@ import pytest
 from tests.collectives.cuda.ranks import run, succeed
 from tests.gpu.conftest import UNLED
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(270)]
 
 RESULTS: Final = "results ops sizes deterministic uneven messages many grouped"
 GRAPHS: Final = "captured replayed_alone captured_first"

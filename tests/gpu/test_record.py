@@ -17,7 +17,7 @@ from tests.collectives.cuda.ranks import run, succeed
 from tests.collectives.cuda.test_leading import WORKER
 from tests.launched import _HOME
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(270)]
 
 HERE: Final = Path(__file__).parent
 SHARING, COSTS, LOSSES = (str(HERE / f"{name}.py") for name in ("sharing", "costs", "losses"))

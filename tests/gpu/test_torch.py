@@ -16,7 +16,7 @@ import pytest
 from collectives.transports import nccl
 from tests.launched import _HOME
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(270)]
 
 WORKER: Final = Path(__file__).with_name("torch_worker.py")
 OURS: Final = "cpu:collectives,cuda:collectives"

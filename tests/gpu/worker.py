@@ -1,4 +1,4 @@
-"""Cases that only a real device can run: arrays of PyTorch and JAX, streams, threads, forked helpers of a data loader.
+"""Cases that only a real device can run: arrays of PyTorch and JAX, streams, forked helpers of a data loader.
 
 The names of cases are the arguments. TRANSPORT: of the communicator. Rank r uses device r, counted modulo the number of
 devices.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from typing import Any
 
 import cupy
@@ -162,38 +161,6 @@ def loader() -> None:
             for (batch,) in loading:
                 seen += comm.allreduce(batch.to(device)).sum()
             assert float(seen) == SIZE * 64 * 63 / 2, seen
-
-
-@case
-def threads() -> None:
-    """Ranks are threads of one process, each with a device of its own, or all on the only one."""
-    devices = len(_engine.cuda_devices())
-    count = max(2, min(devices, 4))
-    wrong: list[BaseException] = []
-
-    def rank(number: int) -> None:
-        try:
-            with (
-                cupy.cuda.Device(number % devices),
-                cupy.cuda.Stream(non_blocking=True),
-                collectives.init("memory://threads", rank=number, size=count, timeout=30.0) as comm,
-            ):
-                x = cupy.full(1000, number + 1, cupy.float32)
-                for _ in range(5):
-                    y = comm.allreduce(x)
-                    np.testing.assert_array_equal(y.get(), np.full(1000, count * (count + 1) / 2))
-                engine = comm.dump()["operations"][-1]["engine"]
-                print(f"thread {number} on device {number % devices}: {engine}")
-        except BaseException as error:
-            wrong.append(error)
-
-    running = [threading.Thread(target=rank, args=(number,)) for number in range(count)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    if wrong:
-        raise wrong[0]
 
 
 if __name__ == "__main__":

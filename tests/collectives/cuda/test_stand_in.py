@@ -152,6 +152,20 @@ def test_the_oldest_version(case: str, stand_in: StandIn, tmp_path: Path) -> Non
     succeed(ended, but=1 if case.startswith("killed") else None)
 
 
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_ranks_that_are_threads(devices: int, stand_in: StandIn, tmp_path: Path) -> None:
+    """With one device one of them leads; with devices of their own NCCL runs the calls."""
+    (ended,) = run("threads", tmp_path, {**stand_in.environment(tmp_path), "STAND_IN_DEVICES": str(devices)}, size=1)
+    succeed([ended])
+    engine = "leader" if devices == 1 else "nccl"
+    assert ended.output.count(engine) == max(2, devices), ended.output
+
+
+@pytest.mark.parametrize("device", [{}, {"WORKER_DEVICE": "0"}], ids=["NCCL", "leader"])
+def test_helpers_that_are_forked(device: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("forked", tmp_path, {**stand_in.environment(tmp_path), **device}))
+
+
 @pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 @pytest.mark.parametrize(
     "variables", [{}, {"COLLECTIVES_NCCL": "/no/such/file", "WORKER_DEVICE": "0", **UNLED}], ids=["NCCL", "host memory"]

@@ -7,7 +7,20 @@ from importlib import import_module
 
 from tests.collectives.cuda.cases.common import case
 
-for module in ("choice", "failing", "graphs", "hierarchies", "moves", "order", "results", "schedules", "wrong", "xla"):
+CASES = (
+    "choice",
+    "failing",
+    "graphs",
+    "hierarchies",
+    "moves",
+    "order",
+    "processes",
+    "results",
+    "schedules",
+    "wrong",
+    "xla",
+)
+for module in CASES:
     import_module(f"tests.collectives.cuda.cases.{module}")
 
 if __name__ == "__main__":

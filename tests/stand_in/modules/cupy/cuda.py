@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -33,13 +34,13 @@ class Stream:
         self.ptr = driver.create_stream() if ptr is None else ptr
 
     def __enter__(self) -> Stream:
-        _current.append(self)
+        _streams().append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _current.pop()
+        _streams().pop()
 
     def synchronize(self) -> None:
         driver.synchronize(self.ptr)
@@ -80,8 +81,16 @@ class Gate:
         self._memory[0] = 1
 
 
-_current = [Stream(_LEGACY)]
+_current = threading.local()
+
+
+def _streams() -> list[Stream]:
+    """The streams that are current on this thread, the last one first in use."""
+    if not hasattr(_current, "streams"):
+        _current.streams = [Stream(_LEGACY)]
+    found: list[Stream] = _current.streams
+    return found
 
 
 def get_current_stream() -> Stream:
-    return _current[-1]
+    return _streams()[-1]

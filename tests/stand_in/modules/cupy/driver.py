@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 
 _library = ctypes.CDLL("libcuda.so.1")
-_pushed: list[int] = []
+_local = threading.local()
 
 
 def _function(name: str, *arguments: type) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
@@ -32,22 +33,30 @@ def _check(code: int) -> None:
     assert code == 0, f"the stand-in for the driver returned {code}"
 
 
+def _pushed() -> list[int]:
+    """The devices whose contexts this thread has pushed."""
+    if not hasattr(_local, "devices"):
+        _local.devices = []
+    found: list[int] = _local.devices
+    return found
+
+
 def push(device: int) -> None:
     context = ctypes.c_void_p()
     _check(_retain(ctypes.byref(context), device))
     _check(_push(context))
-    _pushed.append(device)
+    _pushed().append(device)
 
 
 def pop() -> None:
     _check(_pop(ctypes.byref(ctypes.c_void_p())))
-    _pushed.pop()
+    _pushed().pop()
 
 
 def current_device() -> int:
-    if not _pushed:
+    if not _pushed():
         push(0)
-    return _pushed[-1]
+    return _pushed()[-1]
 
 
 def alloc(nbytes: int) -> int:
