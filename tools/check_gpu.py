@@ -3,9 +3,10 @@
     python -m tools.check_gpu                   # or: make test-gpu
     python -m tools.check_gpu -k killed         # arguments for pytest
 
-Invariant: one command, in one process group, that changes no setting of the device. What has not begun after eight
-minutes is skipped, since devices are lent for a short time; what matters most comes first. On a machine without a
-device all tests are skipped, with the reason and their number.
+Invariant: one command, in one process group, that changes no setting of the device. Tests of results run several at a
+time, if pytest-xdist is there, and those of figures one by one after them. What has not begun after eight minutes is
+skipped, since devices are lent for a short time. On a machine without a device all tests are skipped, with the reason
+and their number.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = (
-    *(f"tests/gpu/test_{name}.py" for name in ("leader", "nccl", "record", "arrays", "torch")),
+RESULTS = (
+    *(f"tests/gpu/test_{name}.py" for name in ("leader", "nccl", "arrays", "torch")),
     "tests/collectives/arrays/test_device_arrays.py",
 )
+FIGURES = ("tests/gpu/test_record.py",)
+AT_A_TIME = 4
 LIMIT = 480.0  # seconds in which tests may begin
 
 
@@ -32,10 +36,15 @@ def main() -> int:
     print(f"== {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC", flush=True)
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
     print(flush=True)
-    # -rPs: what tests have printed, and why others were skipped
-    command = [sys.executable, "-m", "pytest", "-v", "-rPs", "--no-header", "--durations=0", *TESTS, *sys.argv[1:]]
     env = {**os.environ, "COLLECTIVES_CALIBRATE": "off", "GPU_TESTS_UNTIL": str(time.time() + LIMIT)}
-    return subprocess.run(command, check=False, cwd=ROOT, env=env).returncode
+    # -rPs: what tests have printed, and why others were skipped
+    common = [sys.executable, "-m", "pytest", "-v", "-rPs", "--no-header", "--durations=0"]
+    together = ["-n", str(AT_A_TIME), "--dist", "loadfile"] if find_spec("xdist") else []
+    codes = []
+    for tests, more in ((RESULTS, together), (FIGURES, [])):
+        codes.append(subprocess.run([*common, *more, *tests, *sys.argv[1:]], check=False, cwd=ROOT, env=env).returncode)
+    nothing_chosen = 5
+    return next((code for code in codes if code not in (0, nothing_chosen)), 0)
 
 
 if __name__ == "__main__":

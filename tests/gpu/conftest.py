@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -56,12 +57,19 @@ def shared(device: str) -> dict[str, str]:
     return SHARED
 
 
-@pytest.fixture(scope="module")
-def mps(device: str) -> Iterator[dict[str, str]]:
-    """The environment of processes that use MPS, which runs meanwhile. No setting of the device is changed."""
+@pytest.fixture
+def mps(device: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of processes that use MPS, which runs meanwhile; one test at a time has it.
+
+    No setting of the device is changed.
+    """
     if shutil.which(_CONTROL) is None:
         pytest.skip(f"needs MPS: {_CONTROL} is not in PATH")
-    with tempfile.TemporaryDirectory() as folder:
+    own = tmp_path_factory.getbasetemp()
+    common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    # The paths of sockets are short.
+    with (common / "mps.lock").open("w") as lock, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         variables = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
         for path in variables.values():
             Path(path).mkdir()
@@ -71,4 +79,3 @@ def mps(device: str) -> Iterator[dict[str, str]]:
             yield variables
         finally:
             subprocess.run([_CONTROL], env=env, input="quit\n", text=True, check=False, timeout=20)
-            time.sleep(1.0)  # new clients without MPS are refused for a moment

@@ -31,18 +31,9 @@ def test_streams(device: str, tmp_path: Path) -> None:
     succeed(run("streams", tmp_path, {}, worker=WORKER))
 
 
-def test_streams_by_nccl(shared: dict[str, str], mps: dict[str, str], tmp_path: Path) -> None:
-    succeed(run("streams", tmp_path, {**shared, **mps, "TRANSPORT": "nccl"}, worker=WORKER))
-
-
 def test_torch(device: str, tmp_path: Path) -> None:
     needs("torch")
     succeed(run("torch_arrays loader", tmp_path, {}, worker=WORKER, limit=90))
-
-
-def test_torch_by_nccl(shared: dict[str, str], mps: dict[str, str], tmp_path: Path) -> None:
-    needs("torch")
-    succeed(run("torch_arrays", tmp_path, {**shared, **mps, "TRANSPORT": "nccl"}, worker=WORKER))
 
 
 def test_jax(device: str, tmp_path: Path) -> None:
@@ -59,3 +50,12 @@ def test_ranks_that_are_threads(device: str, tmp_path: Path) -> None:
     ended = run("threads", tmp_path, {}, 1)
     print(ended[0].output)
     succeed(ended)
+
+
+def test_streams_by_nccl(shared: dict[str, str], mps: dict[str, str], tmp_path: Path) -> None:
+    succeed(run("streams", tmp_path, {**shared, **mps, "TRANSPORT": "nccl"}, worker=WORKER))
+
+
+def test_torch_by_nccl(shared: dict[str, str], mps: dict[str, str], tmp_path: Path) -> None:
+    needs("torch")
+    succeed(run("torch_arrays", tmp_path, {**shared, **mps, "TRANSPORT": "nccl"}, worker=WORKER))

@@ -25,24 +25,16 @@ def test_one_rank(device: str, tmp_path: Path) -> None:
 
 
 def test_two_ranks(shared: dict[str, str], tmp_path: Path) -> None:
-    succeed(run(f"{RESULTS} {GRAPHS}", tmp_path, shared, limit=120))
-
-
-def test_two_ranks_under_mps(shared: dict[str, str], mps: dict[str, str], tmp_path: Path) -> None:
-    succeed(run(f"{RESULTS} narrow", tmp_path, {**shared, **mps}, limit=90))
-
-
-def test_wrong_arguments(shared: dict[str, str], tmp_path: Path) -> None:
-    """Those that do not need a second device; the context is well afterwards."""
-    succeed(run("wrong_on_one_device", tmp_path, shared))
+    succeed(run(f"{RESULTS} {GRAPHS} wrong_on_one_device", tmp_path, shared, limit=150))
 
 
 def test_ranks_that_do_not_agree(shared: dict[str, str], tmp_path: Path) -> None:
     succeed(run("late never_first different different_unseen closed", tmp_path, shared, limit=90))
 
 
-@pytest.mark.parametrize("case", ["killed_in_operation", "killed_before_first_call", "killed_while_forming"])
+@pytest.mark.parametrize("case", ["killed_before_first_call", "killed_while_forming"])
 def test_a_rank_that_is_killed_is_named(case: str, shared: dict[str, str], tmp_path: Path) -> None:
+    """Those that die in an operation are in test_record.py, many times."""
     ended = run(case, tmp_path, shared)
     assert ended[1].returncode == -9, ended[1].output
     succeed(ended, but=1)
@@ -50,3 +42,7 @@ def test_a_rank_that_is_killed_is_named(case: str, shared: dict[str, str], tmp_p
 
 def test_ranks_that_share_a_device_without_the_switch(device: str, tmp_path: Path) -> None:
     succeed(run("shared_device", tmp_path, UNLED))
+
+
+def test_two_ranks_under_mps(shared: dict[str, str], mps: dict[str, str], tmp_path: Path) -> None:
+    succeed(run(f"{RESULTS} narrow", tmp_path, {**shared, **mps}, limit=90))

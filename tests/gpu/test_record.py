@@ -46,10 +46,6 @@ def test_ranks_that_share_a_device(device: str) -> None:
     script(SHARING)
 
 
-def test_ranks_that_share_a_device_under_mps(mps: dict[str, str]) -> None:
-    script(SHARING, "--mps", more=mps)
-
-
 def test_the_cost_of_a_call(device: str) -> None:
     script(COSTS)
 
@@ -73,18 +69,22 @@ def test_the_benchmark(device: str) -> None:
     script(*BENCH)
 
 
-def test_the_benchmark_under_mps(mps: dict[str, str]) -> None:
-    script(*BENCH, more=mps)
-
-
 def test_memory_is_accessed_as_it_may_be(device: str, tmp_path: Path) -> None:
     found = next((path for path in SANITIZER if shutil.which(path)), None)
     if found is None:
         pytest.skip("needs compute-sanitizer, which comes with the CUDA toolkit")
     before = (found, "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "9")
     environment = {"WORKER_DEVICE": "0", "SHORT": "1"}
-    ended = run("collectives_of_all_kinds results", tmp_path, environment, worker=WORKER, limit=150, before=before)
+    ended = run("results", tmp_path, environment, worker=WORKER, limit=150, before=before)
     for one in ended:
         print(one.output[-2000:])
     succeed(ended)
     assert all("ERROR SUMMARY: 0 errors" in one.output for one in ended), [one.output[-2000:] for one in ended]
+
+
+def test_ranks_that_share_a_device_under_mps(mps: dict[str, str]) -> None:
+    script(SHARING, "--mps", more=mps)
+
+
+def test_the_benchmark_under_mps(mps: dict[str, str]) -> None:
+    script(*BENCH, more=mps)
