@@ -89,7 +89,7 @@ def test_a_killed_rank_is_named(how: str) -> None:
 
 @pytest.mark.parametrize(
     "check",
-    ["no_jax", "no_extension", "other_jaxlib", "arguments", "views"],
+    ["no_jax", "no_extension", "other_jaxlib", "arguments", "views", "lowered_for_cuda"],
 )
 def test_alone(check: str) -> None:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}

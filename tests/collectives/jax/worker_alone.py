@@ -134,4 +134,17 @@ def views() -> None:
             write.release()  # BufferError while anybody has a view of it
 
 
+def lowered_for_cuda() -> None:
+    """A function that is compiled for a GPU calls this library's handler. XLA itself compiles nothing here."""
+    import jax
+
+    import collectives
+    import collectives.jax as cj
+
+    with collectives.init("memory://alone", rank=0, size=1) as comm:
+        both = jax.jit(lambda x: cj.allgather(cj.allreduce(x * 2, comm=comm), comm=comm))
+        text = both.trace(jax.numpy.ones(4)).lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count("@pycollectives_run") == 2, text
+
+
 globals()[sys.argv[1]]()
