@@ -169,7 +169,8 @@ class DeviceCalls:
         elif choice is None or choice.algorithm != HIERARCHY:
             return None
         assert hierarchical is not None
-        self._refuse_block()
+        if self._calls.outside is not None:
+            self._calls.outside()
         return hierarchical.prepare(x, out, timeout, op, stream, named=named)
 
     # --- parts of different lengths

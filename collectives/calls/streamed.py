@@ -163,8 +163,8 @@ class StreamCalls:
     ) -> str:
         """What runs such a call on devices: NCCL, or the schedule with that name; "" if host memory may be used.
 
-        `schedules`: whether a schedule may run it. ValueError or TypeError for invalid arguments. TransportUnavailable if
-        NCCL cannot run the call and nothing else may run it.
+        `schedules`: whether a schedule may run it. Raises: ValueError or TypeError for invalid arguments,
+        TransportUnavailable if NCCL cannot run the call and nothing else may run it.
         """
         if schedules and isinstance(algorithm, str) and algorithm not in ("auto", ENGINE):
             return self._decide_named(name, dtype, op, algorithm, stream)

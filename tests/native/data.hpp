@@ -9,7 +9,8 @@
 
 namespace collectives::testing {
 
-// How often a test repeats what it does: less often under the thread sanitizer, which takes 10 to 20 times as long.
+// How often a test repeats what it does: less often under the thread sanitizer, which takes 10 to 20 times as
+// long.
 inline constexpr int fewer(int rounds) {
 #ifdef __SANITIZE_THREAD__
     return (rounds + 2) / 3;

@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).parents[2] / "build" / "native-release" / "tests" / "na
 @pytest.mark.timeout(300)
 def test_links_between_two_devices() -> None:
     if not PROGRAM.exists():
-        pytest.skip("the C++ tests are not compiled; `make test-verbs` does that, or BUILD_ONLY=native_tests tests/native/run.sh")
+        pytest.skip("the C++ tests are not compiled: `make test-verbs` compiles them")
     done = subprocess.run(
         [PROGRAM, "--no-colors=true", "--source-file=*/test_verbs_link.cpp"],
         check=False,
