@@ -23,7 +23,7 @@ from collectives.bench.order import Order
 from collectives.bench.report import Progress
 from collectives.bench.simulator import fastest, measure
 from collectives.calibration import noise
-from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit
+from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit, ordered
 from collectives.commands.child import StartError
 from collectives.commands.machine import this_machine
 from collectives.commands.options import Names
@@ -53,7 +53,9 @@ def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 @click.argument("collective", nargs=-1, type=Names(CHECKED), metavar="[COLLECTIVE]...")
 @click.option("-n", "--ranks", "counts", default="2,4,8", callback=numbers, metavar="N,...", show_default=True)
 @click.option("-e", "--maxbytes", callback=size, default="16M", show_default=True, metavar="SIZE", help="Largest size.")
-@click.option("--transport", default="shm", show_default=True, metavar="NAME", help="shm or tcp, within this host.")
+@click.option(
+    "--transport", default="shm", show_default=True, metavar="NAME", help="shm, tcp or verbs, within this host."
+)
 @click.option(
     "--budget",
     type=float,
@@ -84,8 +86,8 @@ def command(
     which `collectives simulate` predicts the measured times best, and prints how far the predictions are off.
 
     Half of the sizes are used to fit the costs, and the sizes between them to check the predictions. The costs are
-    stored on this machine for `collectives simulate --here shm` (or tcp). With --kept, no costs are fitted. Then the
-    stored costs of an earlier run are checked.
+    stored on this machine for `collectives simulate --here shm` (or tcp, or verbs). With --kept, no costs are fitted.
+    Then the stored costs of an earlier run are checked.
 
     \b
       collectives bench simulator
@@ -140,6 +142,8 @@ def command(
     console = screen().console()
     for line in report(checked, off, counts):
         console.print(Text(line))
+    right, pairs = ordered(checked, costs)
+    click.echo(f"{pairs} pairs of algorithms differ by 20% or more, {right} of them in the predicted order")
     if document is not None:
         reported = [
             {**m.case._asdict(), "measured": m.seconds, "error": error} for m, error in zip(checked, off, strict=True)

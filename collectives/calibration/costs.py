@@ -96,6 +96,23 @@ def errors(measured: Sequence[Measured], costs: Costs) -> Array:
     return found
 
 
+def ordered(measured: Sequence[Measured], costs: Costs, apart: float = 0.2) -> tuple[int, int]:
+    """Returns how many pairs of algorithms the simulator orders rightly, and how many there are.
+
+    A pair is two algorithms of one collective, measured with the same number of ranks and bytes, of which the slower
+    took at least `apart` more time than the faster: 0.2 is 20 %. `costs`: the simulator's costs, such as latencies.
+    """
+    seconds = dict(zip((m.case for m in measured), predict((m.case for m in measured), costs).tolist(), strict=True))
+    pairs = [
+        (seconds[slow.case], seconds[fast.case])
+        for slow in measured
+        for fast in measured
+        if slow.case._replace(algorithm="") == fast.case._replace(algorithm="")
+        and slow.seconds >= (1 + apart) * fast.seconds
+    ]
+    return sum(slow > fast for slow, fast in pairs), len(pairs)
+
+
 def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float], None] | None = None) -> Costs:
     """Returns the simulator's costs, such as latencies, with which its predictions are nearest to measured times.
 

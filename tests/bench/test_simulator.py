@@ -48,6 +48,7 @@ def test_from_measuring_to_simulating(tmp_path: Path) -> None:
     (file,) = tmp_path.rglob("shm.costs")
     assert output.startswith(f"# costs found at 8, 64, 512 bytes: {file}\n")
     assert "# checked at 24, 180 bytes, over shm" in output and "broadcast binomial" in output
+    assert "pairs of algorithms differ by 20% or more" in output
     reported = json.loads((tmp_path / "found.json").read_text())
     assert Costs(**reported["costs"]) == Costs.from_text(file.read_text())
     assert {m["nbytes"] for m in reported["checked"]} == {24, 180}

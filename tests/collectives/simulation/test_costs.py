@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectives.calibration.costs import START, Case, Measured, errors, fit, predict
+from collectives.calibration.costs import START, Case, Measured, errors, fit, ordered, predict
 from collectives.core import tables
 from collectives.core.tables import Machine
 from collectives.simulation.cost import Costs
@@ -56,6 +56,22 @@ def test_errors_have_a_sign() -> None:
     twice, half = ([Measured(m.case, m.seconds * factor) for m in measured] for factor in (2, 0.5))
     assert errors(twice, TRUE).tolist() == pytest.approx([-0.5] * len(measured))
     assert errors(half, TRUE).tolist() == pytest.approx([1.0] * len(measured))
+
+
+def test_pairs_that_differ_are_counted() -> None:
+    found = cases([8, 16 << 20], (2,))
+    measured = as_measured(found, TRUE)
+    right, pairs = ordered(measured, TRUE)
+    assert right == pairs > 0
+    seconds = [m.seconds for m in measured]
+    far_apart = sum(
+        a >= 1.2 * b for i in (0, 1) for a in seconds[i::2] for b in seconds[i::2]
+    )  # sizes alternate, and only what has the same size is compared
+    assert pairs == far_apart
+    upside_down = [Measured(m.case, 1 / m.seconds) for m in measured]
+    assert ordered(upside_down, TRUE)[0] == 0
+    alike = [Measured(m.case, 1.0) for m in measured]
+    assert ordered(alike, TRUE) == (0, 0)
 
 
 def test_nothing_was_measured() -> None:
