@@ -188,6 +188,12 @@ class Group:
     def listen_in_process(self, scheme: str) -> str:
         """The address under which threads of this process reach this group over that transport."""
 
+    def use_port(self, peer: int, scheme: str, port: str) -> None:
+        """Set by which port of this rank to reach `peer`, before `listen` and `accept`.
+
+        `port` is as the transport names it: of verbs "device:port:GID index". TransportUnavailable if it cannot be
+        used."""
+
     def route(self, peer: int, scheme: str, addresses: Sequence[str], host: str) -> None:
         """Set how to reach `peer`. Opens nothing. `host` is for messages.
 
@@ -230,6 +236,9 @@ class Group:
 
     def link_counts(self, peer: int) -> dict[str, int]:
         """What the link to `peer` counts, by name; empty if none is open, or if its transport counts nothing."""
+
+    def link_path(self, peer: int) -> str:
+        """Between which ports the link to `peer` runs; "" if none is open, or if its transport uses no ports."""
 
     def bytes_sent(self) -> int: ...
     def records(self) -> list[dict[str, Any]]:
@@ -292,9 +301,10 @@ def network_ports(transport: str) -> list[dict[str, Any]]:
     """The ports of network devices that the transport finds on this machine, usable or not.
 
     Each has `device`, `port`, `layer` ("Ethernet", "InfiniBand"), `state`, `address` and its `address_kind` ("RoCE v2")
-    and `address_index` in the port's table, `mtu` (bytes), `numa_node` (-1 if unknown), in `problem` the reason why it
-    cannot be used, or "", and `left_out`: whether the user has chosen other ports. TransportUnavailable if the engine
-    has no links of the transport, or if it cannot look for ports."""
+    and `address_index` in the port's table, `mtu` (bytes), `numa_node` (-1 if unknown), `near`: whether the calling
+    thread may run on a core of that node, in `problem` the reason why it cannot be used, or "", and `left_out`: whether
+    the user has chosen other ports. TransportUnavailable if the engine has no links of the transport, or if it cannot
+    look for ports."""
 
 def check_cuda_stream(stream: int, device: int) -> None:
     """ValueError unless `stream` is the handle of a stream of that device, and is not being captured into a graph."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from collectives.transports.host import HostIdentity
 
@@ -133,4 +133,16 @@ class Transport(Protocol):
 
         Raises: OpTimeout if the peer does not answer in this time; TransportUnavailable if no address of the peer can
         be used from this host; ValueError for a malformed address.
+        """
+
+
+@runtime_checkable
+class ChoosesPorts(Protocol):
+    """What a transport has beside `Transport` if it chooses, for each peer, one of several ports of network devices."""
+
+    def choose_ports(self, group: Group, mine: Place, theirs: Sequence[Place]) -> None:
+        """Tell the C++ engine, by `group.use_port`, which port of this rank reaches each of the peers at `theirs`.
+
+        Called before any listener is attached to `group`, since a peer may connect at once. Raises:
+        TransportUnavailable if no port reaches a peer; ValueError for what no rank publishes.
         """

@@ -6,7 +6,6 @@ without it. This module asks the engine for ports, and publishes of which kind t
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from collectives.native import _engine
 from collectives.native.errors import TransportUnavailable
+from collectives.transports import rdma_networks
 from collectives.transports.addresses import interface_addresses
+from collectives.transports.rdma_networks import Networks
 from collectives.transports.tcp import TcpTransport, listener
 from collectives.transports.transport import Listener, Place, Scope, left_out
 
 if TYPE_CHECKING:
     from collectives.native._engine import Group
 
-_PORTS = "ports "  # begins the address that names the kinds of a rank's ports, and their networks
-_KNOWN_LAYERS = ("Ethernet", "InfiniBand")
-_MOST_NETWORKS = 4  # that a rank names
 _DEVICES = Path("/sys/class/infiniband")
 
 
@@ -48,10 +46,22 @@ class VerbsTransport:
         for place in (mine, theirs):
             if not place.addresses:
                 return f"{place} does not offer RDMA verbs"
-        ours, others = ({layer for layer, _ in _parts(place)[0]} for place in (mine, theirs))
+        ours, others = _networks(mine).layers, _networks(theirs).layers
         if not ours & others:
             return f"{mine} has RDMA ports of {_named(ours)}, and {theirs} of {_named(others)}"
         return self._tcp.reaches(_over_tcp(mine), _over_tcp(theirs))
+
+    def choose_ports(self, group: Group, mine: Place, theirs: Sequence[Place]) -> None:
+        ports, addresses = _usable(), interface_addresses()
+        ours = _networks(mine)
+        for place in theirs:
+            others = _networks(place)
+            network = rdma_networks.common(ours, others, mine.rank + place.rank)
+            port = rdma_networks.port_in(network, ours.layers & others.layers, ports, addresses, mine.rank)
+            if port is None:
+                raise TransportUnavailable(f"{mine} has lost the RDMA port by which it reaches {place}")
+            name = f"{port['device']}:{port['port']}:{port['address_index']}"
+            group.use_port(place.rank, self.scheme, name)
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
         self._tcp.route(group, _over_tcp(mine), _over_tcp(theirs), scope, timeout, "verbs")
@@ -72,21 +82,21 @@ class VerbsBetweenHosts(VerbsTransport):
             return problem
         if mine.identity.same_machine(theirs.identity) and mine.identity.same_network(theirs.identity):
             return f"{mine} and {theirs} are on one host, and RDMA is taken between hosts only unless it is asked for"
-        for place in (mine, theirs):
-            if len(_parts(place)[0]) > 1:
-                return f"{place} has RDMA ports in several networks: name one by COLLECTIVES_VERBS_DEVICE"
-        if _parts(mine)[0] != _parts(theirs)[0]:
+        if rdma_networks.common(_networks(mine), _networks(theirs), 0) is None:
             return f"the RDMA ports of {mine} and {theirs} are in different networks"
         return None
 
 
 class _VerbsListener:
-    """A TCP listener, which also says of which kinds this rank's ports are, and in which networks."""
+    """A TCP listener, which also says in which networks this rank's ports are."""
 
     def __init__(self, tcp: Listener) -> None:
         self._tcp = tcp
-        ports = sorted({_kind(port) for port in _usable() if port["layer"] in _KNOWN_LAYERS})[:_MOST_NETWORKS]
-        self.addresses: Sequence[str] = (_PORTS + " ".join(f"{layer}={net}" for layer, net in ports), *tcp.addresses)
+        networks = rdma_networks.of_ports(_usable(), interface_addresses())
+        if not networks.all:
+            tcp.close()
+            raise TransportUnavailable("no RDMA port of this machine is of Ethernet or InfiniBand")
+        self.addresses: Sequence[str] = (*networks.published(), *tcp.addresses)
 
     def attach(self, group: Group) -> None:
         self._tcp.attach(group)
@@ -126,31 +136,14 @@ def _why_unusable() -> str | None:
     return "; ".join(f"{port['device']} port {port['port']}: {port['problem']}" for port in chosen)
 
 
-def _kind(port: dict[str, Any]) -> tuple[str, str]:
-    """The port's layer, and the network that its address belongs to: two ports of one network reach each other."""
-    address = ipaddress.IPv6Address(port["address"])
-    if port["layer"] == "InfiniBand":
-        return port["layer"], f"{int(address) >> 64:x}"  # the subnet's prefix
-    ip = address.ipv4_mapped or address
-    found = next((str(a.network) for a in interface_addresses() if a.ip == ip and not ip.is_link_local), str(ip))
-    return port["layer"], f"{found}:{port['address_kind'].replace(' ', '')}"
-
-
-def _parts(place: Place) -> tuple[set[tuple[str, str]], tuple[str, ...]]:
-    """The kinds of a rank's ports, with their networks, and its addresses for TCP.
-
-    Raises ValueError for what no rank publishes.
-    """
-    first, *addresses = place.addresses
-    ports = {(layer, net) for layer, _, net in (text.partition("=") for text in first.removeprefix(_PORTS).split())}
-    if not first.startswith(_PORTS) or not all(layer in _KNOWN_LAYERS and net for layer, net in ports):
-        raise ValueError(f"not what a rank publishes of its RDMA ports: {first[:100]!r}")
-    return ports, tuple(addresses)
+def _networks(place: Place) -> Networks:
+    """Raises ValueError for what no rank publishes."""
+    return rdma_networks.parse(place.addresses)[0]
 
 
 def _over_tcp(place: Place) -> Place:
-    return Place(place.rank, place.identity, _parts(place)[1], place.ended)
+    return Place(place.rank, place.identity, rdma_networks.parse(place.addresses)[1], place.ended)
 
 
-def _named(layers: set[str]) -> str:
+def _named(layers: frozenset[str]) -> str:
     return " and ".join(sorted(layers)) or "no known kind"

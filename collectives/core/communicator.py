@@ -261,8 +261,11 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `sent`, `received`: bytes of payload, to and from all ranks; None unless the operation is done
         - `error`: why the operation failed, or None
 
-        The dict of a connection has the keys `peer`, `kind` (the transport's name) and `counts`, a dict. For verbs,
-        `counts` has numbers of work requests and of bytes (docs/verbs.md); for other transports it is empty.
+        The dict of a connection has these keys:
+
+        - `peer`, and `kind`, the transport's name
+        - `path`: for verbs, the RDMA ports at both ends, such as "mlx5_0 port 1 to mlx5_2 port 1"; else ""
+        - `counts`: for verbs, a dict with numbers of work requests and of bytes (docs/verbs.md); else an empty dict
         """
         broken = self._linked.group.broken
         return {

@@ -23,7 +23,7 @@ from collectives.schedule.table import Situation
 from collectives.transports import abstract, neighbours, registry, shm
 from collectives.transports.cache import cache_share
 from collectives.transports.host import HostIdentity, fill_cores, home_core, oversubscribed
-from collectives.transports.transport import Listener, Place, Scope
+from collectives.transports.transport import ChoosesPorts, Listener, Place, Scope
 
 T = TypeVar("T")
 
@@ -342,6 +342,11 @@ def link(
         mine.host,
     )
     try:
+        for kind in sorted(set(kinds) - {"self"}):
+            chooser = registry.transport(kind)
+            if isinstance(chooser, ChoosesPorts):
+                theirs = [_place(peer, kind, members) for peer, other in enumerate(kinds) if other == kind]
+                chooser.choose_ports(group, _place(rank, kind, members), theirs)
         endpoints.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):
             if peer != rank:

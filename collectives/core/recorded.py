@@ -38,10 +38,10 @@ def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
 
 
 def links(group: _engine.Group, size: int) -> list[dict[str, Any]]:
-    """The open links of this rank, each with its peer, its transport and the transport's counters."""
+    """The open links of this rank, each with its peer, its transport, its ports and the transport's counters."""
     kinds = ((peer, group.link_kind(peer)) for peer in range(size))
     return [
-        {"peer": peer, "kind": kind, "counts": group.link_counts(peer)}
+        {"peer": peer, "kind": kind, "path": group.link_path(peer), "counts": group.link_counts(peer)}
         for peer, kind in kinds
         if kind not in (None, "self")
     ]

@@ -15,9 +15,8 @@ from collectives.transports.verbs import VerbsBetweenHosts, VerbsTransport
 HERE = HostIdentity.here(abstract.name())
 ELSEWHERE = dataclasses.replace(HERE, host="elsewhere", boot="another", netns=1, cookie="another")
 TCP = "192.0.2.1 4000"
-ETHERNET = "ports Ethernet=192.0.2.0/24:RoCEv2"
-INFINIBAND = "ports InfiniBand=fe80000000000000"
-BOTH = ETHERNET + INFINIBAND.removeprefix("ports")
+ETHERNET = "near Ethernet=192.0.2.0/24:RoCEv2"
+INFINIBAND = "near InfiniBand=fe80000000000000"
 
 
 def place(*addresses: str, identity: HostIdentity = HERE, rank: int = 0) -> Place:
@@ -25,7 +24,7 @@ def place(*addresses: str, identity: HostIdentity = HERE, rank: int = 0) -> Plac
 
 
 def test_ranks_with_ports_of_one_kind_reach_each_other() -> None:
-    mine, theirs = place(ETHERNET, TCP), place(BOTH, TCP, identity=ELSEWHERE, rank=1)
+    mine, theirs = place(ETHERNET, TCP), place(ETHERNET, INFINIBAND, TCP, identity=ELSEWHERE, rank=1)
     assert VerbsTransport().reaches(mine, theirs) is None
     assert VerbsTransport().reaches(theirs, mine) is None
 
@@ -46,7 +45,7 @@ def test_hosts_that_do_not_reach_each_other_over_tcp_are_not_linked() -> None:
     assert "loopback only" in str(VerbsTransport().reaches(mine, theirs))
 
 
-@pytest.mark.parametrize("address", ["", "Ethernet", "ports Pigeon=1", "ports Ethernet", "layers Ethernet", TCP])
+@pytest.mark.parametrize("address", ["", "Ethernet", "near Pigeon=1", "near Ethernet", "layers Ethernet", TCP])
 def test_what_no_rank_publishes_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="not what a rank publishes"):
         VerbsTransport().reaches(place(ETHERNET, TCP), place(address, TCP, rank=1))
@@ -69,16 +68,16 @@ def test_auto_takes_verbs_between_hosts_in_one_network() -> None:
     mine = place(ETHERNET, TCP)
     assert transport.reaches(mine, place(ETHERNET, TCP, identity=ELSEWHERE, rank=1)) is None
     assert transport.reaches(place(INFINIBAND, TCP), place(INFINIBAND, TCP, identity=ELSEWHERE, rank=1)) is None
+    assert transport.reaches(mine, place(INFINIBAND, ETHERNET, TCP, identity=ELSEWHERE, rank=1)) is None
 
 
 @pytest.mark.parametrize(
     ("theirs", "identity", "reason"),
     [
         (ETHERNET, HERE, "are on one host"),
-        ("ports Ethernet=198.51.100.0/24:RoCEv2", ELSEWHERE, "in different networks"),
-        ("ports Ethernet=192.0.2.0/24:RoCEv1", ELSEWHERE, "in different networks"),
+        ("near Ethernet=198.51.100.0/24:RoCEv2", ELSEWHERE, "in different networks"),
+        ("near Ethernet=192.0.2.0/24:RoCEv1", ELSEWHERE, "in different networks"),
         (INFINIBAND, ELSEWHERE, "has RDMA ports of "),
-        (BOTH, ELSEWHERE, "in several networks: name one by COLLECTIVES_VERBS_DEVICE"),
     ],
 )
 def test_auto_leaves_verbs_to_those_who_ask_for_them(theirs: str, identity: HostIdentity, reason: str) -> None:

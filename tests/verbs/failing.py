@@ -14,14 +14,14 @@ import argparse
 import contextlib
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.verbs import networks
 from tests.verbs.programs import started
 
 SIZE = 3
@@ -49,36 +49,10 @@ os._exit(0)
 """
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
-@contextlib.contextmanager
-def cut_path() -> Iterator[None]:
-    rule = ("pref", "1", "iif", "veth1", "blackhole")
-    ip("rule", "add", *rule)
-    try:
-        yield
-    finally:
-        ip("rule", "del", *rule)
-
-
-@contextlib.contextmanager
-def interface_down() -> Iterator[None]:
-    ip("link", "set", "veth1", "down")
-    try:
-        yield
-    finally:
-        ip("link", "set", "veth1", "up")
-        for i in (0, 1):  # the kernel has dropped these
-            ip("route", "replace", f"10.77.0.{2 - i}", "dev", f"veth{i}", "table", f"10{i}")
-        time.sleep(0.5)
-
-
 INJECTIONS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
     "kill": contextlib.nullcontext,
-    "path": cut_path,
-    "down": interface_down,
+    "path": networks.cut_path,
+    "down": lambda: networks.interface_down("veth1"),
 }
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from collectives.rendezvous import secret
 
@@ -97,23 +97,56 @@ def started(
                 stream.close()
 
 
-def run(
-    program: str, size: int, folder: Path, within: float = 200.0, transport: str = "verbs", **variables: str
-) -> list[list[Any]]:
-    """What each rank has said, after all have ended without an error."""
+class Outcome(NamedTuple):
+    """How a rank's process has ended. A status of None: it had to be ended, since it took too long."""
+
+    status: int | None
+    out: str
+    errors: str
+
+
+def outcomes(
+    program: str,
+    size: int,
+    folder: Path,
+    within: float = 200.0,
+    transport: str = "verbs",
+    prefixes: Sequence[Sequence[str]] | None = None,
+    **variables: str,
+) -> list[Outcome]:
+    """How each rank has ended."""
     deadline = time.monotonic() + within
-    with started(program, size, folder, transport, **variables) as ranks:
-        said = []
-        wrong = ""
-        for rank, process in enumerate(ranks):
+    found = []
+    with started(program, size, folder, transport, prefixes, **variables) as ranks:
+        for process in ranks:
+            status: int | None
             try:
                 out, errors = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+                status = process.returncode
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, errors = process.communicate()
                 errors += f"not ended within {within:g} s"
-            if process.returncode != 0:
-                wrong += f"rank {rank}: status {process.returncode}\n{out}{errors}\n"
-            said.append(out)
-        assert not wrong, wrong
-    return [[json.loads(line) for line in out.splitlines()] for out in said]
+                status = None
+            found.append(Outcome(status, out, errors))
+    return found
+
+
+def run(
+    program: str,
+    size: int,
+    folder: Path,
+    within: float = 200.0,
+    transport: str = "verbs",
+    prefixes: Sequence[Sequence[str]] | None = None,
+    **variables: str,
+) -> list[list[Any]]:
+    """What each rank has said, after all have ended without an error."""
+    ended = outcomes(program, size, folder, within, transport, prefixes, **variables)
+    wrong = "".join(
+        f"rank {rank}: status {one.status}\n{one.out}{one.errors}\n"
+        for rank, one in enumerate(ended)
+        if one.status != 0
+    )
+    assert not wrong, wrong
+    return [[json.loads(line) for line in one.out.splitlines()] for one in ended]

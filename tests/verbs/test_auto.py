@@ -3,27 +3,21 @@ by a pair of interfaces, and one of the VM's two devices."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.verbs.networks import ip, only_in_the_vm
 from tests.verbs.programs import started
 
 pytestmark = pytest.mark.timeout(300)
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[list[str]]:
     """The commands that run something on each of two hosts."""
-    if not Path("/sys/class/net/veth1").exists() or os.geteuid() != 0:
-        pytest.skip("the hosts are made in the VM only")
+    only_in_the_vm()
     names = ("hosta", "hostb")
     for name in names:
         ip("netns", "add", name)

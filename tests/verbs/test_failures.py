@@ -20,6 +20,7 @@ import pytest
 from collectives.rendezvous import secret
 from tests.collectives.conformance.case import Case
 from tests.collectives.conformance.ranks import Job, ProcessRank, everyone, failures, processes
+from tests.verbs import networks
 
 WITHIN = 280.0  # seconds for an answer of a rank that works: the processor of the VM is emulated
 NOTICED = 12.0  # seconds until all survivors have raised
@@ -67,17 +68,11 @@ def test_all_survivors_name_a_killed_rank(tmp_path: Path, elements: int) -> None
 
 def test_a_dead_path_is_an_error_on_all_ranks(tmp_path: Path) -> None:
     """Ranks 0 and 2 have one device, rank 1 the other; what comes to the latter is lost, but TCP goes on."""
-    rule = ["pref", "1", "iif", "veth1", "blackhole"]
-    if not Path("/sys/class/net/veth1").exists():
-        pytest.skip("the path is cut in the VM only")
-    with linked(3, tmp_path) as ranks:
-        subprocess.run(["ip", "rule", "add", *rule], check=True)
-        try:
-            for rank in ranks:
-                rank.ask(call(Case("allreduce", shape=(MIB,))))
-            complaints = raised(ranks)
-        finally:
-            subprocess.run(["ip", "rule", "del", *rule], check=True)
+    networks.only_in_the_vm()
+    with linked(3, tmp_path) as ranks, networks.cut_path():
+        for rank in ranks:
+            rank.ask(call(Case("allreduce", shape=(MIB,))))
+        complaints = raised(ranks)
     assert all("PeerLost" in complaint for complaint in complaints), complaints
     assert any("rxe" in complaint and "port 1" in complaint for complaint in complaints), complaints
 

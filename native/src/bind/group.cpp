@@ -121,6 +121,10 @@ class PyGroup {
         group_->links().route(peer, scheme, std::move(addresses), std::move(host));
     }
 
+    void use_port(int peer, const std::string& scheme, const std::string& port) {
+        group_->links().use_port(peer, scheme, port);
+    }
+
     void connect(const std::vector<int>& peers, double timeout) {
         const nb::gil_scoped_release nogil;
         group_->connect(peers, timeout, interrupted);
@@ -274,6 +278,12 @@ class PyGroup {
         return found;
     }
 
+    std::string link_path(int peer) {
+        if (inherited() || !group_) return {};
+        if (peer < 0 || peer >= group_->size()) throw nb::value_error("no such rank");
+        return group_->links().path(peer);
+    }
+
     std::uint64_t bytes_sent() { return group_->links().bytes_sent(); }
 
     std::vector<std::pair<std::string, std::optional<std::string>>> engines(const PyOperation& operation) {
@@ -347,6 +357,7 @@ nb::list ports_of(const std::string& transport) {
         one["address_index"] = port.address_index;
         one["mtu"] = port.mtu;
         one["numa_node"] = port.numa_node;
+        one["near"] = port.is_near;
         one["problem"] = port.problem;
         one["left_out"] = port.left_out;
         ports.append(one);
@@ -398,6 +409,7 @@ void add_groups(nb::module_& module) {
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("accept", &PyGroup::accept, "scheme"_a)
         .def("listen_in_process", &PyGroup::listen_in_process, "scheme"_a)
+        .def("use_port", &PyGroup::use_port, "peer"_a, "scheme"_a, "port"_a)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)
         .def("connect", &PyGroup::connect, "peers"_a, "timeout"_a)
         .def("run", &PyGroup::run, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
@@ -409,6 +421,7 @@ void add_groups(nb::module_& module) {
         .def("link_kind", &PyGroup::link_kind, "peer"_a)
         .def("bytes_sent", &PyGroup::bytes_sent)
         .def("link_counts", &PyGroup::link_counts, "peer"_a)
+        .def("link_path", &PyGroup::link_path, "peer"_a)
         .def("records", &PyGroup::records)
         .def("memory", &PyGroup::memory)
         .def("engines", &PyGroup::engines, "operation"_a)

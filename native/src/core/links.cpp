@@ -107,6 +107,10 @@ std::string Links::listen_in_process(const std::string& name) {
     return port;
 }
 
+void Links::use_port(int peer, const std::string& name, const std::string& port) {
+    transport(name).use_port(peer, port);
+}
+
 void Links::route(int peer, const std::string& name, std::vector<std::string> addresses, std::string host) {
     if (peer < 0 || peer >= identity_.size || peer == identity_.rank) {
         throw Error(ErrorKind::invalid, "rank " + std::to_string(peer) + " is not a peer");
@@ -361,6 +365,12 @@ std::vector<LinkCount> Links::counts(int peer) const {
     const std::lock_guard lock(linking_);
     const Link* const link = links_.at(static_cast<std::size_t>(peer));
     return link == nullptr ? std::vector<LinkCount>() : link->counts();
+}
+
+std::string Links::path(int peer) const {
+    const std::lock_guard lock(linking_);
+    const Link* const link = links_.at(static_cast<std::size_t>(peer));
+    return link == nullptr ? std::string() : link->path();
 }
 
 std::uint64_t Links::inbox_bytes() const {

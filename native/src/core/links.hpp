@@ -46,6 +46,9 @@ class Links {
     void accept(const std::string& transport);
     // The address at which peers in this process find this communicator over that transport.
     std::string listen_in_process(const std::string& transport);
+    // Which port of this rank, as the transport names it, reaches that peer. Before peers can connect, that
+    // is, before `listen` and `accept`.
+    void use_port(int peer, const std::string& transport, const std::string& port);
     void route(int peer, const std::string& transport, std::vector<std::string> addresses, std::string host);
 
     // --- for the thread that runs operations
@@ -82,6 +85,8 @@ class Links {
     std::uint64_t bytes_sent() const;
     // What the link to that rank counts; nothing if there is none.
     std::vector<LinkCount> counts(int peer) const;
+    // Between which ports the link to that rank runs; empty if there is none, or if it uses no ports.
+    std::string path(int peer) const;
     // Whether links register callers' memory.
     bool register_memory() const { return register_memory_.load(std::memory_order_relaxed); }
     // Bytes of the buffers in which links receive.

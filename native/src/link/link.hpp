@@ -205,6 +205,8 @@ class COLLECTIVES_API Link {
     std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
     // What a transport counts of its links besides these bytes, from the beginning. From any thread.
     virtual std::vector<LinkCount> counts() const { return {}; }
+    // From which port of this rank to which one of the peer's, if the transport uses ports. From any thread.
+    virtual std::string path() const { return {}; }
     // Bytes of the buffers in which the link receives.
     std::uint64_t inbox_bytes() const { return inbox_bytes_.load(std::memory_order_relaxed); }
     void count_inbox(std::uint64_t n) const { inbox_bytes_.fetch_add(n, std::memory_order_relaxed); }

@@ -27,6 +27,7 @@ struct NetworkPort {
     int address_index = -1;      // in the port's table
     std::uint32_t mtu = 0;       // bytes; 0 if unknown
     int numa_node = -1;          // of the device; -1 if unknown
+    bool is_near = true;         // to the cores on which the calling thread may run
     std::string problem{};       // the reason why it cannot be used; empty if it can
     bool left_out = false;       // the user has chosen other ports
 };

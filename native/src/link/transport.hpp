@@ -69,6 +69,9 @@ class COLLECTIVES_API Transport {
     virtual Meeting meeting() const = 0;
     // The number of connections of each link, at least one. Both sides number them in the same way.
     virtual int connections() const = 0;
+    // Which port of this rank reaches that peer, for transports that use ports; named as the transport's
+    // Python side knows it. Called before any connection is made. Throws Error(transport_unavailable).
+    virtual void use_port(int /*peer*/, const std::string& /*port*/) {}
     // What the peer has to know of this rank. Called on the control thread, once for each connection, after
     // the peer has proved its identity; for meetings in one process, once for all peers, with `peer` -1.
     // Throws Error.

@@ -32,6 +32,7 @@ Endpoint describe(const Port& port) {
     end.layer = port.layer;
     end.mtu = static_cast<std::uint8_t>(port.mtu);
     end.port = port.number;
+    end.gid_type = static_cast<std::uint8_t>(port.gid_type);
     std::copy_n(port.device.begin(), std::min(port.device.size(), end.device.size()), end.device.begin());
     return end;
 }
@@ -47,6 +48,19 @@ void check(const Endpoint& theirs, const Port& own, std::size_t longest, const s
                     own.name() + " is of " + name(own.layer) + ", and " + theirs.port_name() + " of " + peer +
                         " of " + name(theirs.layer) +
                         ": choose ports of one kind by COLLECTIVES_VERBS_DEVICE");
+    }
+    // Of Ethernet's addresses, those of two kinds do not reach each other; packets would get lost without an
+    // error.
+    const auto kind_of = [](const abi::Gid& gid, std::uint32_t type) {
+        return std::string(kind(type)) + (is_ipv4(gid) ? " with an IPv4 address" : " with an IPv6 address");
+    };
+    const std::string ours = kind_of(own.gid, own.gid_type);
+    const std::string other = kind_of(theirs.gid, theirs.gid_type);
+    if (own.layer == abi::layer_ethernet && ours != other) {
+        throw Error(ErrorKind::transport_unavailable,
+                    own.name() + " uses " + ours + " (" + text(own.gid) + "), and " + theirs.port_name() +
+                        " of " + peer + " " + other + " (" + text(theirs.gid) +
+                        "): choose addresses of one kind by COLLECTIVES_VERBS_DEVICE=device:port:GID index");
     }
     const std::uint64_t size = theirs.ring_units;
     const bool fits = std::has_single_bit(size) && size >= records_in_ring * units(longest) &&

@@ -12,7 +12,7 @@
 
 namespace collectives::verbs {
 
-inline constexpr std::uint8_t endpoint_version = 2;
+inline constexpr std::uint8_t endpoint_version = 3;
 
 struct Endpoint {
     abi::Gid gid{};
@@ -27,7 +27,7 @@ struct Endpoint {
     std::uint8_t layer = 0;
     std::uint8_t mtu = 0;
     std::uint8_t port = 0;
-    std::uint8_t unused = 0;
+    std::uint8_t gid_type = 0;
     std::array<char, 26> device{};  // its name, for messages
 
     // "mlx5_0 port 1"; what cannot be printed is left out.

@@ -22,6 +22,8 @@ OwnEnd::OwnEnd(const std::shared_ptr<Device>& device, const Port& port, const Se
       ring(std::make_unique<Registered>(device, ring_bytes + grants_bytes(record_slots), true)),
       queue(std::make_unique<QueuePair>(device, port, send_depth, all_receives)) {}
 
+std::size_t registered_bytes() { return 2 * (ring_bytes + grants_bytes(record_slots)); }
+
 Endpoint OwnEnd::describe() const {
     Endpoint end = verbs::describe(queue->port());
     end.queue_pair = queue->number();
@@ -45,6 +47,7 @@ VerbsLink::VerbsLink(Peer peer, int rank, std::unique_ptr<OwnEnd> own, const End
       ring_key_(theirs.ring_key),
       slots_(theirs.slots),
       pieces_(pieces),
+      path_(own_->queue->port().name() + " to " + theirs.port_name()),
       buffer_(own_->queue->device(), ring_bytes_ + grants_bytes(slots_), false),
       side_(std::move(socket)),
       out_(theirs.ring_units, theirs.slots),
@@ -149,12 +152,16 @@ void VerbsLink::flush(double seconds) {
 }
 
 bool VerbsLink::quiesce() {
-    if (granted_end_ > straight_) {
+    // The device may still write to the caller's memory, or read from it.
+    const auto is_reached = [this] { return granted_end_ > straight_ || (source_ && released() < written_); };
+    if (is_reached()) {
         // The peer may still need what earlier operations have sent.
         constexpr double soon = 0.3;
         flush(soon);
-        own_->queue->end();
+        if (is_reached()) own_->queue->end();
     }
+    in_use_.clear();
+    source_.reset();
     destination_.reset();
     return true;
 }

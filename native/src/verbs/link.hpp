@@ -15,7 +15,8 @@
 // message at a time.
 //
 // Invariant: a peer can write only to the ring, and to the destination of the message that is being received,
-// up to the byte that was granted. After an error `quiesce` ends the connection if any of that has not come.
+// up to the byte that was granted. After an error `quiesce` ends the connection if any of that has not come,
+// or if the device still reads the caller's memory.
 #pragma once
 
 #include <atomic>
@@ -62,6 +63,9 @@ struct OwnEnd {
     Endpoint describe() const;
 };
 
+// Bytes of its own memory that a link registers.
+std::size_t registered_bytes();
+
 // The most bytes of a message that one work request carries.
 struct Pieces {
     std::size_t of_record = record_bytes - sizeof(RecordHead);
@@ -107,6 +111,7 @@ class VerbsLink final : public Link {
     bool quiesce() override;
     const char* scheme() const override { return "verbs"; }
     std::vector<LinkCount> counts() const override;
+    std::string path() const override { return path_; }
 
     Posted posted() const;
     const QueuePair& queue() const { return *own_->queue; }
@@ -177,6 +182,7 @@ class VerbsLink final : public Link {
     std::uint32_t ring_key_;
     std::uint32_t slots_;  // the peer's
     Pieces pieces_;
+    std::string path_;   // "rxe0 port 1 to rxe1 port 1"
     Registered buffer_;  // for records, then for grants
     SideChannel side_;
     bool is_silent_ = false;  // this rank has said its last

@@ -1,7 +1,6 @@
 #include "verbs/port.hpp"
 
 #include <arpa/inet.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 #include "base/error.hpp"
 #include "verbs/device.hpp"
 #include "verbs/library.hpp"
+#include "verbs/nearness.hpp"
 
 namespace collectives::verbs {
 
@@ -55,11 +55,6 @@ int numa_node_of(const std::string& device) {
     int node = -1;
     std::ifstream("/sys/class/infiniband/" + device + "/device/numa_node") >> node;
     return node;
-}
-
-int numa_node_here() {
-    unsigned node = 0;
-    return ::getcpu(nullptr, &node) == 0 ? static_cast<int>(node) : -1;
 }
 
 // The address of a port: the one of that index, or the best one.
@@ -111,28 +106,60 @@ Candidate look_at(const Device& device, std::uint8_t number, int gid_index) {
     return found;
 }
 
-std::vector<Candidate> look_at_all(const Wish& wish) {
+// The wish that names this port; null if none does.
+const Wish* wish_for(const std::vector<Wish>& wishes, const std::string& device, int port) {
+    const auto is_meant = [&](const Wish& wish) {
+        return wish.device == device && (wish.port < 0 || port < 0 || wish.port == port);
+    };
+    const auto place = std::ranges::find_if(wishes, is_meant);
+    return place == wishes.end() ? nullptr : &*place;
+}
+
+std::vector<Candidate> look_at_all(const std::vector<Wish>& wishes) {
     std::vector<Candidate> found;
     for (const std::string& name : device_names()) {
-        const bool is_named = wish.device.empty() || name == wish.device;
         try {
             const std::shared_ptr<Device> device = Device::open(name);
             for (int number = 1; number <= device->n_ports(); ++number) {
-                const bool is_wished = is_named && (wish.port < 0 || number == wish.port);
-                found.push_back(
-                    look_at(*device, static_cast<std::uint8_t>(number), is_wished ? wish.gid_index : -1));
-                found.back().left_out = !is_wished;
+                const Wish* const wish = wish_for(wishes, name, number);
+                found.push_back(look_at(*device, static_cast<std::uint8_t>(number),
+                                        wish == nullptr ? -1 : wish->gid_index));
+                found.back().left_out = wish == nullptr && !wishes.empty();
             }
         } catch (const Error& error) {
             Candidate candidate;
             candidate.port.device = name;
             candidate.state = "unknown";
             candidate.problem = error.what();
-            candidate.left_out = !is_named;
+            candidate.left_out = !wishes.empty() && wish_for(wishes, name, -1) == nullptr;
             found.push_back(std::move(candidate));
         }
     }
     return found;
+}
+
+// The ports that can be used. Throws Error(transport_unavailable) if there are none. `leaves_out`: what
+// leaves out the others.
+std::vector<Port> usable_ports(const std::vector<Wish>& wishes, const std::string& leaves_out) {
+    std::vector<Port> usable;
+    std::string problems;
+    std::string others;
+    for (const Candidate& one : look_at_all(wishes)) {
+        const std::string name = one.port.name();
+        if (one.left_out) {
+            others += (others.empty() ? "" : ", ") + name;
+        } else if (one.problem.empty()) {
+            usable.push_back(one.port);
+        } else {
+            problems += (problems.empty() ? "" : "; ") + name + ": " + one.problem;
+        }
+    }
+    if (!usable.empty()) return usable;
+    if (!others.empty()) others = leaves_out + " leaves out " + others;
+    if (problems.empty() && others.empty()) problems = "this machine has no RDMA device";
+    throw Error(ErrorKind::transport_unavailable, "there is no usable RDMA port: " + problems +
+                                                      (problems.empty() || others.empty() ? "" : "; ") +
+                                                      others);
 }
 
 int number_in(std::string_view text, const std::string& all) {
@@ -160,11 +187,14 @@ const char* kind(std::uint32_t gid_type) {
     return gid_type == abi::gid_roce_v2 ? "RoCE v2" : gid_type == abi::gid_roce_v1 ? "RoCE v1" : "InfiniBand";
 }
 
-int reach(const abi::Gid& gid, std::uint32_t gid_type) {
+bool is_ipv4(const abi::Gid& gid) {
     static constexpr abi::Gid mapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    const bool is_ipv4 = std::equal(gid.begin(), gid.begin() + 12, mapped.begin());
+    return std::equal(gid.begin(), gid.begin() + 12, mapped.begin());
+}
+
+int reach(const abi::Gid& gid, std::uint32_t gid_type) {
     const bool is_local = gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
-    return (gid_type == abi::gid_roce_v1 ? 0 : 3) + (is_ipv4 ? 2 : is_local ? 0 : 1);
+    return (gid_type == abi::gid_roce_v1 ? 0 : 3) + (is_ipv4(gid) ? 2 : is_local ? 0 : 1);
 }
 
 Wish parse_wish(const std::string& text) {
@@ -180,14 +210,25 @@ Wish parse_wish(const std::string& text) {
     return wish;
 }
 
-Wish wish() {
+std::vector<Wish> parse_wishes(const std::string& text) {
+    std::vector<Wish> found;
+    for (std::size_t begin = 0; begin <= text.size() && !text.empty();) {
+        const std::size_t end = std::min(text.find(',', begin), text.size());
+        found.push_back(parse_wish(text.substr(begin, end - begin)));
+        begin = end + 1;
+    }
+    return found;
+}
+
+std::vector<Wish> wishes() {
     const char* const set = std::getenv(variable);
-    return set == nullptr ? Wish() : parse_wish(set);
+    return set == nullptr ? std::vector<Wish>() : parse_wishes(set);
 }
 
 std::vector<NetworkPort> survey() {
     std::vector<NetworkPort> ports;
-    for (const Candidate& one : look_at_all(wish())) {
+    const std::vector<int> near = near_nodes();
+    for (const Candidate& one : look_at_all(wishes())) {
         const Port& port = one.port;
         const bool has_gid = port.gid != abi::Gid{};
         ports.push_back({.device = port.device,
@@ -199,44 +240,32 @@ std::vector<NetworkPort> survey() {
                          .address_index = has_gid ? static_cast<int>(port.gid_index) : -1,
                          .mtu = port.mtu >= 1 && port.mtu <= 5 ? mtu_bytes(port.mtu) : 0,
                          .numa_node = port.numa_node,
+                         .is_near = is_near(port.numa_node, near),
                          .problem = one.problem,
                          .left_out = one.left_out});
     }
     return ports;
 }
 
-Port choose_port(int rank) {
-    const int here = numa_node_here();
-    std::vector<Port> usable;
-    std::string problems;
-    std::string others;
-    for (const Candidate& one : look_at_all(wish())) {
-        const std::string name = one.port.name();
-        if (one.left_out) {
-            others += (others.empty() ? "" : ", ") + name;
-        } else if (one.problem.empty()) {
-            usable.push_back(one.port);
-        } else {
-            problems += (problems.empty() ? "" : "; ") + name + ": " + one.problem;
-        }
-    }
-    if (usable.empty()) {
-        if (!others.empty()) others = std::string(variable) + " leaves out " + others;
-        if (problems.empty() && others.empty()) problems = "this machine has no RDMA device";
-        throw Error(ErrorKind::transport_unavailable, "there is no usable RDMA port: " + problems +
-                                                          (problems.empty() || others.empty() ? "" : "; ") +
-                                                          others);
-    }
-    const auto is_far = [here](const Port& port) {
-        return port.numa_node >= 0 && here >= 0 && port.numa_node != here;
+Port find_port(const Wish& wish) { return usable_ports({wish}, "the choice of " + wish.device).front(); }
+
+std::vector<Port> in_order(std::vector<Port> ports, const std::vector<int>& nodes, int rank) {
+    const auto is_of_near = [&](const Port& port) { return is_near(port.numa_node, nodes); };
+    const auto far = std::stable_partition(ports.begin(), ports.end(), is_of_near);
+    const auto turn = [rank](auto begin, auto end) {
+        if (begin != end) std::rotate(begin, begin + rank % (end - begin), end);
     };
+    turn(ports.begin(), far);
+    turn(far, ports.end());
+    return ports;
+}
+
+Port choose_port(int rank) {
+    std::vector<Port> usable = usable_ports(wishes(), variable);
     // Ports of one kind: peers choose in the same way, and those of two kinds do not reach each other.
     const std::uint8_t layer = usable.front().layer;
     std::erase_if(usable, [layer](const Port& port) { return port.layer != layer; });
-    if (std::ranges::any_of(usable, [&](const Port& port) { return !is_far(port); })) {
-        std::erase_if(usable, is_far);
-    }
-    return usable[static_cast<std::size_t>(rank) % usable.size()];
+    return in_order(std::move(usable), near_nodes(), rank).front();
 }
 
 }  // namespace collectives::verbs

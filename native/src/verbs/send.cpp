@@ -8,6 +8,18 @@
 
 namespace collectives::verbs {
 
+namespace {
+
+// The fewest bytes of a piece of a message of which more is to come: it is written in eight pieces or so, to
+// overlap with what makes it.
+std::size_t shortest_piece(std::uint64_t length, std::size_t longest) {
+    constexpr std::uint64_t pieces = 8;
+    return static_cast<std::size_t>(
+        std::min<std::uint64_t>(std::max<std::uint64_t>(length / pieces, direct_from), longest));
+}
+
+}  // namespace
+
 void VerbsLink::begin(const Context& context, std::uint64_t length) {
     sending_ = &context;
     length_ = length;
@@ -47,8 +59,12 @@ std::size_t VerbsLink::write_long(const std::byte* data, std::size_t n) {
     const bool is_straight = grant->address != 0 && source_;
     const std::size_t most = is_straight ? pieces_.straight : pieces_.of_record;
     if (is_straight) n = std::min(n, static_cast<std::size_t>(std::max(grant->end, written_) - written_));
+    // A message that is still being reduced grows by records: pieces as short as these would cost many
+    // requests.
+    const bool is_limit = !is_straight || written_ + n == length_ || written_ + n == grant->end;
+    const std::size_t least = is_limit ? 1 : shortest_piece(length_, pieces_.straight);
     std::size_t done = 0;
-    while (done < n) {
+    while (n - done >= least) {
         const std::size_t some = std::min(n - done, most);
         if (is_straight ? !send_piece(*grant, data + done, some) : !send_record(data + done, some)) break;
         done += some;

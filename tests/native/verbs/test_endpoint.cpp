@@ -123,3 +123,27 @@ TEST_CASE("a device is wished for by name, port and index") {
         CHECK_THROWS_AS(parse_wish(wrong), Error);
     }
 }
+
+TEST_CASE("addresses of two kinds are told apart before packets get lost") {
+    const std::vector<std::function<void(Endpoint&)>> change{
+        [](Endpoint& end) { end.gid_type = abi::gid_roce_v1; },
+        [](Endpoint& end) { end.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1}; },
+    };
+    for (const auto& other : change) {
+        Endpoint end = possible();
+        other(end);
+        const std::string why = refusal(end);
+        CHECK(why.find("mlx5_0 port 1 of rank 1") != std::string::npos);
+        CHECK(why.find("addresses of one kind") != std::string::npos);
+    }
+}
+
+TEST_CASE("several ports are wished for with commas between them") {
+    CHECK(parse_wishes("").empty());
+    const std::vector<Wish> found = parse_wishes("mlx5_0:2,mlx5_1");
+    REQUIRE(found.size() == 2);
+    CHECK(found[0].device == "mlx5_0");
+    CHECK(found[0].port == 2);
+    CHECK(found[1].device == "mlx5_1");
+    CHECK_THROWS_AS(parse_wishes("mlx5_0,mlx5_1:x"), Error);
+}

@@ -41,9 +41,10 @@ std::optional<std::array<Port, 2>> two_ports() {
 }
 
 struct Pair {
-    // Messages are long from `direct_from` bytes on.
-    explicit Pair(const std::array<Port, 2>& ports, const Pieces& pieces = {},
-                  std::size_t direct_from = never) {
+    // Messages are long from `direct_from` bytes on. `spoil`: changes what end 0 is told of end 1.
+    explicit Pair(
+        const std::array<Port, 2>& ports, const Pieces& pieces = {}, std::size_t direct_from = never,
+        const std::function<void(Endpoint&)>& spoil = [](Endpoint&) {}) {
         Settings settings;
         settings.direct_from = direct_from;
         std::array<int, 2> sockets{};
@@ -54,6 +55,7 @@ struct Pair {
             own[i] = std::make_unique<OwnEnd>(Device::open(ports[i].device), ports[i], settings);
             described[i] = own[i]->describe();
         }
+        spoil(described[1]);
         for (std::size_t i = 0; i < 2; ++i) {
             const Peer peer{static_cast<int>(1 - i), "there", "rank " + std::to_string(i)};
             ends[i] = std::make_unique<VerbsLink>(peer, static_cast<int>(i), std::move(own[i]),
@@ -293,6 +295,28 @@ TEST_CASE("a peer writes no further than it was granted, and nothing after the c
     while (!watched.passed()) from.write(data.data() + written, 1), from.released();
     CHECK(got == then);
     CHECK(to.lost() != nullptr);
+}
+
+TEST_CASE("a write that the peer's device refuses is an error at both ends, which names the ports") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports, {}, never, [](Endpoint& theirs) { theirs.ring_key ^= 1; });
+    VerbsLink& from = *pair.ends[0];
+    VerbsLink& to = *pair.ends[1];
+    const Context context = operation(1);
+    const std::array<std::byte, 8> data{};
+    from.begin(context, data.size());
+    REQUIRE(within(10, [&] {
+        if (!from.finished()) from.write(data.data(), data.size());
+        const bool is_lost_there = to.lost() != nullptr;
+        return from.lost() != nullptr && is_lost_there;
+    }));
+    const std::string here = from.lost();
+    CHECK(here.find("remote access error") != std::string::npos);
+    CHECK(here.find(ports->at(0).name()) != std::string::npos);
+    CHECK(here.find(ports->at(1).name() + " of rank 1") != std::string::npos);
+    CHECK(std::string(to.lost()).find(ports->at(1).name()) != std::string::npos);
+    CHECK(from.path() == ports->at(0).name() + " to " + ports->at(1).name());
 }
 
 TEST_CASE("registrations that are kept end with their memory, and stay within bounds") {
