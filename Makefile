@@ -51,7 +51,7 @@ test-gpu: $(READY) ## Run the tests that need a GPU, and print device, driver an
 test-verbs: $(READY) ## Run the tests of RDMA verbs in a VM with soft-RoCE devices. Root only; fetches 92 MB from Debian.
 	@tools/need.sh doctest
 	PATH="$(CURDIR)/$(BIN):$$PATH" BUILD_ONLY=native_tests tests/native/run.sh
-	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 tests/verbs/run.sh \
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 LIMIT=$${LIMIT:-2400} tests/verbs/run.sh \
 		$(BIN)/pytest -rs -p pytest_timeout -p no:cacheprovider tests/verbs $(ARGS)
 
 check: format lint types native-tests ## Check format, style, types, and the C++ under sanitizers.
