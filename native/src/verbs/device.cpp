@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -55,16 +57,27 @@ bool may_lock_all() {
 
 constexpr std::size_t kib = 1024;
 
+// Memory of this process that devices use, which counts against the limit.
+std::size_t pinned_bytes() {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with("VmPin:")) return std::strtoull(line.c_str() + 6, nullptr, 10) * kib;
+    }
+    return 0;
+}
+
 }  // namespace
 
 std::optional<std::string> why_not_locked(std::size_t bytes) {
     rlimit limit{};
-    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur >= bytes || may_lock_all())
-        return std::nullopt;
+    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+    const std::size_t used = pinned_bytes();
+    if (limit.rlim_cur >= used + bytes || may_lock_all()) return std::nullopt;
     return "RDMA needs " + std::to_string(bytes / kib) +
            " KiB of memory that stays in place, and this process may lock " +
-           std::to_string(limit.rlim_cur / kib) +
-           " KiB (ulimit -l); raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf, "
+           std::to_string(limit.rlim_cur / kib) + " KiB (ulimit -l), of which it has locked " +
+           std::to_string(used / kib) +
+           " KiB; raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf, "
            "LimitMEMLOCK=infinity of a service, --ulimit memlock=-1 of a container";
 }
 

@@ -65,7 +65,8 @@ class Registered {
     abi::Region* region_ = nullptr;
 };
 
-// Why so many bytes more cannot be locked in memory; nothing if the limit of this process permits it.
+// Why so many bytes more than now cannot be locked in memory; nothing if the limit of this process permits
+// it.
 std::optional<std::string> why_not_locked(std::size_t bytes);
 
 }  // namespace collectives::verbs
