@@ -57,6 +57,10 @@ def has_address(i: int) -> bool:
     return any(f"0a4e:000{i - 1}" in gid for gid in gids)
 
 
+def is_down(device: str) -> bool:
+    return "ACTIVE" not in state_of(device)
+
+
 def state_of(device: str) -> str:
     """The state of its port, such as "4: ACTIVE"."""
     return Path(_INFINIBAND, device, "ports/1/state").read_text()
@@ -64,16 +68,18 @@ def state_of(device: str) -> str:
 
 @contextmanager
 def interface_down(name: str) -> Iterator[None]:
-    """Sets one of veth0 and veth1 down, and up again."""
-    number = int(name[-1])
+    """Sets an interface down, and up again. Its peer has no carrier meanwhile, so that both ports are down."""
+    first = int(name[-1]) // 2 * 2
+    network = f"10.7{7 + first // 2}.0"
     ip("link", "set", name, "down")
     try:
         yield
     finally:
         ip("link", "set", name, "up")
         for i in (0, 1):  # the kernel has dropped these
-            ip("route", "replace", f"10.77.0.{2 - i}", "dev", f"veth{i}", "table", f"10{i}")
-        wait(lambda: "ACTIVE" in state_of(f"rxe{number}"))
+            to, own = f"{network}.{2 - i}", str(first + i)
+            ip("route", "replace", to, "dev", f"veth{own}", "table", f"10{own}")
+        wait(lambda: not any(is_down(f"rxe{first + i}") for i in (0, 1)))
 
 
 @contextmanager
@@ -114,14 +120,16 @@ def mtu(name: str, value: int) -> Iterator[None]:
 
 
 @contextmanager
-def silent(name: str) -> Iterator[None]:
-    """What is asked for the address behind that interface gets no answer."""
-    ip("link", "set", name, "arp", "off")
+def silent() -> Iterator[None]:
+    """Nobody answers who is asked for the hardware address of an IP address."""
+    setting = Path("/proc/sys/net/ipv4/conf/all/arp_ignore")
+    before = setting.read_text()
+    setting.write_text("8")
     ip("neigh", "flush", "all")
     try:
         yield
     finally:
-        ip("link", "set", name, "arp", "on")
+        setting.write_text(before)
 
 
 def wait(done: Callable[[], bool], seconds: float = 10.0) -> None:
