@@ -4,14 +4,32 @@
 #
 # The VM has two soft-RoCE devices, rxe0 (10.77.0.1) and rxe1 (10.77.0.2), joined by the pair of interfaces veth0 and
 # veth1. It sees the file system of this machine; what it writes is lost, but for /vmio, which is VMIO here.
-# Settings: LIMIT (seconds), CPUS, MEM (MiB), VMIO (a folder). The processor is emulated, about twenty times slower, unless
-# ACCEL=kvm: not every /dev/kvm runs this kernel, and where it does not, the VM hangs.
+# Settings: LIMIT (seconds), CPUS, MEM (MiB), VMIO (a folder), ACCEL (kvm or tcg). Without ACCEL it is KVM if that boots
+# this kernel here, which is tried once; otherwise the processor is emulated (tcg), about twenty times slower. Which one
+# it is stands on stderr.
 set -uo pipefail
 
 VM=$("$(dirname "$0")/build.sh") || exit
 CPUS=${CPUS:-2}
 MEM=${MEM:-3072}
 LIMIT=${LIMIT:-600}
+
+# Not every /dev/kvm boots this kernel: one that does without the processor's help for virtual machines hangs.
+kvm_boots() {
+    [[ -w /dev/kvm ]] && grep -qE '^flags.* (vmx|svm)( |$)' /proc/cpuinfo &&
+        ACCEL=kvm LIMIT=30 VMIO='' "$0" true >/dev/null 2>&1
+}
+if [[ ! ${ACCEL:-} ]]; then
+    this_boot=$(cat /proc/sys/kernel/random/boot_id)
+    read -r tried_in ACCEL 2>/dev/null <"$VM/accelerator" || true
+    if [[ ${tried_in:-} != "$this_boot" ]]; then
+        ACCEL=tcg
+        kvm_boots && ACCEL=kvm
+        echo "$this_boot $ACCEL" >"$VM/accelerator"
+    fi
+fi
+echo "VM with two soft-RoCE devices, $CPUS processors, run by $ACCEL" >&2
+
 io=${VMIO:-$(mktemp -d)}
 [[ ${VMIO:-} ]] || trap 'rm -rf "$io"' EXIT
 mkdir -p "$io"
@@ -73,7 +91,7 @@ share() { # tag folder options
     echo -fsdev "local,id=$1,path=$2,security_model=none$3" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1"
 }
 accelerator=(-accel "tcg,thread=multi,tb-size=256" -cpu "max,la57=off")
-[[ ${ACCEL:-tcg} == kvm ]] && accelerator=(-accel kvm -cpu max)
+[[ $ACCEL == kvm ]] && accelerator=(-accel kvm -cpu host)
 # shellcheck disable=SC2046
 LD_LIBRARY_PATH=$libraries timeout -k 5 "$LIMIT" "$qemu" "${folders[@]}" "${accelerator[@]}" \
     -smp "$CPUS" -m "$MEM" -machine q35 -nodefaults -no-user-config -display none -no-reboot \
