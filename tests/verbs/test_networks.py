@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests.verbs import networks
 from tests.verbs.programs import outcomes, run
+from tests.verbs.test_failures import attempt
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -64,3 +67,16 @@ def test_ranks_without_a_network_in_common(tmp_path: Path) -> None:
         last = one.errors.strip().splitlines()[-1]
         assert "there is no path to rxe" in last and "rxe0 port 1" in last and "rxe3 port 1" in last, last
         assert "of rank 0" in last or "of rank 1" in last, last
+
+
+def test_a_port_that_is_down(tmp_path: Path) -> None:
+    """It is named to ranks that may use no other; those that may use others do."""
+    with networks.interface_down("veth3"):
+        networks.wait(lambda: networks.is_down("rxe2") and networks.is_down("rxe3"))
+        text = attempt(COLLECTIVES_VERBS_DEVICE="rxe3")
+        assert "rxe3 port 1: it is down" in text and "ip link set" in text, text
+        doctor = [sys.executable, "-m", "collectives", "doctor"]
+        told = subprocess.run(doctor, check=False, capture_output=True, text=True).stdout
+        assert "it is down" in told and "until then ranks use other ports" in " ".join(told.split()), told
+        ((zero,), (one,)) = run(REDUCE, 2, tmp_path, WITHIN, prefixes=devices("rxe3,rxe0", "rxe2,rxe1"))
+    assert zero == {"1": "rxe0 port 1 to rxe1 port 1"} and one == {"0": "rxe1 port 1 to rxe0 port 1"}
