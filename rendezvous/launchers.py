@@ -97,9 +97,9 @@ class _Signs:
         return Found(self.launcher, rank, size, self.rank, self.size, *local, run_id, store, self.title)
 
     def incomplete(self, env: Environment) -> Incomplete | None:
-        """Return what a launcher has set in the environment variables `env`, if rank or size is missing.
+        """Return the launcher's variables in `env` with their values, if the launcher has set some, but not all.
 
-        Return None if it has set no variable, if rank and size are both set, or if size is 1.
+        Return None if the launcher has set no variable, if it has set rank and size, or if size is 1.
         """
         names = (self.rank, self.size, self.local_rank, *self.others)
         present = {name: env[name] for name in names if get(env, name) is not None}

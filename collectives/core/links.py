@@ -204,9 +204,10 @@ class Endpoints:
             self._listeners[scheme].listener.attach(group)
 
     def settled(self, member: Member) -> None:
-        """Store `member`, the record of this rank's host and addresses, once all ranks agree on the host.
+        """Store `member`, the record with this rank's host and addresses.
 
-        Closes the socket by which other ranks could check that they are on this rank's host.
+        Call it when all ranks know who is on which host. It closes the socket by which other ranks checked that they
+        are on this rank's host.
         """
         self.member = member
         self._close_proof()
