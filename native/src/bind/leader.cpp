@@ -132,7 +132,7 @@ class CudaMemory {
   public:
     CudaMemory(std::size_t bytes, int device) {
         const nb::gil_scoped_release nogil;
-        block_ = cuda::allocate(cuda::PrimaryContext::of(device), bytes);
+        block_ = cuda::allocate(cuda::PrimaryContext::of(device), bytes, cuda::For::all_processes);
     }
     std::uint64_t address() const { return block_->address(); }
 

@@ -75,8 +75,8 @@ Block::~Block() {
     h.free.push_back({std::move(memory_), exported_});
 }
 
-std::shared_ptr<const Block> allocate(const std::shared_ptr<const PrimaryContext>& context,
-                                      std::size_t bytes) {
+std::shared_ptr<const Block> allocate(const std::shared_ptr<const PrimaryContext>& context, std::size_t bytes,
+                                      For whom) {
     sweep();
     Heap& h = heap();
     const std::size_t wanted = rounded(bytes);
@@ -99,16 +99,16 @@ std::shared_ptr<const Block> allocate(const std::shared_ptr<const PrimaryContext
         const Current current(*context);
         chosen.exported = describe(chosen.memory->address(), wanted, context->device());
         complete(chosen.exported);
-        if (chosen.exported.route != Route::handle) {
-            throw Error(ErrorKind::transport_unavailable,
-                        "memory of device " + std::to_string(context->device()) +
-                            " cannot be opened by other processes: CUDA IPC needs Linux, and containers that "
-                            "share their IPC namespace");
-        }
         const std::lock_guard lock(h.mutex);
         h.bytes[context->device()] += wanted;
     }
     auto block = std::make_shared<const Block>(std::move(chosen.memory), chosen.exported);
+    if (whom == For::all_processes && block->exported().route != Route::handle) {
+        throw Error(ErrorKind::transport_unavailable,
+                    "memory of device " + std::to_string(context->device()) +
+                        " cannot be opened by other processes: CUDA IPC needs Linux, and containers that "
+                        "share their IPC namespace");
+    }
     const std::lock_guard lock(h.mutex);
     h.used[block->address()] = block;
     return block;

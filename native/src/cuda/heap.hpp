@@ -31,9 +31,11 @@ class Block {
     Exported exported_;
 };
 
-// Not initialised. Throws Error, also if other processes cannot open memory of this device.
-std::shared_ptr<const Block> allocate(const std::shared_ptr<const PrimaryContext>& context,
-                                      std::size_t bytes);
+enum class For { this_process, all_processes };
+
+// Not initialised. Throws Error, also if it is for all processes, and they cannot open memory of this device.
+std::shared_ptr<const Block> allocate(const std::shared_ptr<const PrimaryContext>& context, std::size_t bytes,
+                                      For whom);
 // Keep a block, which a stream may use, until the stream has set the signal.
 void keep_until(std::shared_ptr<const Block> block, std::shared_ptr<const Signal> signal);
 // The block that holds these bytes; null if there is none. Asks no driver.

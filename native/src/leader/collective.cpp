@@ -79,7 +79,7 @@ class CollectiveTask final : public StreamTask {
         if (bytes == 0) return {};
         Place found = communicator_->place_of(address, bytes);
         if (found.allocation.route != cuda::Route::none) return found;
-        staged = cuda::allocate(communicator_->context(), bytes);
+        staged = cuda::allocate(communicator_->context(), bytes, cuda::For::all_processes);
         return communicator_->place_of(staged->address(), bytes);
     }
 

@@ -50,7 +50,7 @@ Communicator::Communicator(const Member& member, std::string compiler)
       context_(cuda::PrimaryContext::of(member.device)),
       signals_(std::make_shared<cuda::Signals>(context_)) {
     unearth();
-    control_ = cuda::allocate(context_, word::bytes(member.size));
+    control_ = cuda::allocate(context_, word::bytes(member.size), cuda::For::all_processes);
     own_bytes_ = control_->bytes();
     const cuda::Current current(*context_);
     own_.emplace(context_);

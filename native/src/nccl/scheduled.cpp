@@ -81,7 +81,7 @@ class ScheduledTask final : public StreamTask {
         if (is_captured_) relaxed.emplace();
         const std::uint64_t bytes = a_.rounds->temporary() + (copies_input() ? operation().in_bytes() : 0);
         if (bytes > 0) {
-            temporary_ = cuda::allocate(communicator_->context(), bytes);
+            temporary_ = cuda::allocate(communicator_->context(), bytes, cuda::For::this_process);
             addresses_[buffer_scratch] = temporary_->address();
         }
         if (a_.rounds->reduces()) {

@@ -35,6 +35,10 @@ def test_a_rank_without_a_compiler_of_kernels(stand_in: StandIn, tmp_path: Path)
     succeed(run("without_a_compiler", tmp_path, environment, each={1: {"COLLECTIVES_NVRTC": "/no/such/file"}}))
 
 
+def test_memory_that_other_processes_cannot_open(stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("every_dtype_and_op", tmp_path, {**stand_in.environment(tmp_path), "STAND_IN_NO_IPC": "1"}, 3))
+
+
 def test_a_rank_that_is_killed_is_named(stand_in: StandIn, tmp_path: Path) -> None:
     ended = run("killed_in_schedule", tmp_path, stand_in.environment(tmp_path))
     assert ended[1].returncode == -9, ended[1].output

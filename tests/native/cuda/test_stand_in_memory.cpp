@@ -57,18 +57,19 @@ TEST_CASE("a descriptor is mapped at another place of the same memory") {
 
 TEST_CASE("blocks are used again, when nobody has them any more, for arrays of about their size") {
     const auto context = cuda::PrimaryContext::of(1);
-    auto one = cuda::allocate(context, 1000);
+    auto one = cuda::allocate(context, 1000, cuda::For::all_processes);
     const cuda::Pointer first = one->address();
     CHECK(cuda::block_of(first + 900, 100) == one);
     CHECK(cuda::block_of(first + 900, 5000) == nullptr);
     const std::size_t before = cuda::heap_bytes(1);
-    CHECK(cuda::allocate(context, 1000)->address() != first);
+    CHECK(cuda::allocate(context, 1000, cuda::For::all_processes)->address() != first);
     one.reset();
     CHECK(cuda::block_of(first, 1) == nullptr);
-    std::vector<std::shared_ptr<const cuda::Block>> again{cuda::allocate(context, 900),
-                                                          cuda::allocate(context, 900)};
+    std::vector<std::shared_ptr<const cuda::Block>> again{
+        cuda::allocate(context, 900, cuda::For::all_processes),
+        cuda::allocate(context, 900, cuda::For::all_processes)};
     CHECK((again[0]->address() == first || again[1]->address() == first));
-    CHECK(cuda::allocate(context, 10)->address() != first);
+    CHECK(cuda::allocate(context, 10, cuda::For::all_processes)->address() != first);
     CHECK(cuda::heap_bytes(1) < before + 3000);
 }
 
