@@ -23,7 +23,7 @@ RECORD: Final = 1024  # bytes of a rank's record, so that ranks need not exchang
 
 
 class Exchange:
-    """Exchanges the records of one communicator's ranks, for the engine with the name `engine`."""
+    """Exchanges records (dicts) between the ranks of one communicator, to form `engine`, which will run calls."""
 
     def __init__(self, engine: str, linked: Linked, calls: Calls, origin: Origin) -> None:
         self._engine: Final = engine

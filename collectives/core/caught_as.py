@@ -17,7 +17,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] | None = None) -> E:
-    """Converts an error of this library so that code that expects a framework's exceptions can catch it too.
+    """Converts an error of this library, so that `except` clauses for a framework's exceptions catch it too.
 
     `theirs`: the framework's exception classes, most specific first. Returns an instance of a class derived from the
     type of `error` and from `theirs`. `setup` initialises the attributes that `theirs` expect. Returns `error` itself

@@ -146,9 +146,9 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """Reads the tables that choose algorithms and that were measured on `machine` in earlier runs.
+    """Returns the tables for choosing algorithms that earlier runs have measured on `machine`.
 
-    Reads those for the group that `situation` describes, and for smaller groups, which `split` may make of it. If a
+    The tables are for the group that `situation` describes, and for smaller groups, which `split` may make of it. If a
     file is damaged, warns and returns an empty list.
     """
     try:
@@ -161,7 +161,7 @@ def cached(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
-    """The table by which a group would choose algorithms if its rank 0 ran on `machine`, without new measurements.
+    """Returns the table by which a group chooses algorithms if rank 0 runs on `machine`, and nothing is measured now.
 
     `wanted`: the user's settings. `situation`: the properties of the group.
     """

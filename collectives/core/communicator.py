@@ -64,14 +64,14 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     first. Arrays that a call writes to (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out`
     is None, results are new NumPy arrays, or new arrays of CuPy, PyTorch or Numba on the device of `x`.
 
-    A call on arrays on a CUDA device returns as soon as it is in a stream, if this library or NCCL runs it on the
-    device. `stream` is this stream: one of CuPy, PyTorch or Numba, or its handle; None for the current stream of the
-    library of `x`. If `stream` is given for a call on host memory, ValueError is raised.
+    If this library or NCCL runs a call on a CUDA device, the call returns as soon as it is in a stream. `stream` is
+    this stream: a stream of CuPy, PyTorch or Numba, or a stream's handle. None means the current stream of the library
+    of `x`. If `stream` is given for a call on host memory, ValueError is raised.
 
     `op`, the reduction, is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex
-    dtypes; min and max are for all except complex dtypes; the other names that begin with b or l are for integers and
-    bool. `op` may also be a function of two arrays, see `collectives.Op`. This function runs in the calling thread, so
-    the `_async` variant then returns only when the call is complete.
+    dtypes, min and max for all dtypes except complex ones. The names that begin with b or l are for integers and bool.
+    `op` may also be a function of two arrays, see `collectives.Op`. This function runs in the calling thread, so the
+    `_async` variant then returns only when the call is complete.
 
     `timeout` is in seconds; None means the `timeout` that the communicator got from `init`. `algorithm` is "auto" or a
     name that `explain` lists, the same on every rank.
@@ -87,7 +87,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     - PeerLost: another rank's process or its connection ended
     - OpTimeout: the time limit has passed
     - DesyncError: ranks made different calls
-    - Aborted: the communicator was closed meanwhile
+    - Aborted: the communicator was closed during the call
     - RuntimeError: two threads made calls at once. Use `dup` to give each thread a communicator of its own.
     """
 
@@ -142,7 +142,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def local_rank(self) -> int:
-        """This rank's number among those of its host, from 0."""
+        """This rank's number among the ranks of its host, from 0."""
         return self._linked.local_rank
 
     @property
@@ -179,8 +179,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
         An engine is the code that runs a call: this library's own, or that of another package. `collective`: the call's
         name, such as "allreduce". `nbytes`: the size in bytes of its input or output array, whichever is larger.
-        `algorithm`: "auto", or the name of an algorithm, as the call would have it. Raises ValueError for an unknown
-        collective or algorithm and a negative size.
+        `algorithm`: as in the call, "auto" or the name of an algorithm. Raises ValueError for an unknown collective or
+        algorithm, and for a negative size.
         """
         linked = self._linked
         others = self._runner.engines.explain(collective, nbytes) if algorithm == "auto" else ""
@@ -255,8 +255,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `state`: "queued" (waits for connections to open, or for earlier operations in the background), "started",
           "done" or "failed"
         - `queued`, `begin`, `first`, `end`: the times at which the operation was called, was started, moved data for
-          the first time, and ended. None for what has not happened yet. `first` equals `begin` if data moved at the
-          first attempt
+          the first time, and ended. A time is None if its event has not happened yet. `first` equals `begin` if data
+          moved at the first attempt
         - `waited`: seconds in which the operation moved no data, because it waited for another rank
         - `sent`, `received`: bytes of payload, to and from all ranks; None unless the operation is done
         - `error`: why the operation failed, or None
@@ -295,12 +295,12 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `schedules`: cached operations, which a communicator shares with those that `dup` makes from it
         - `records`: the last 1 000 operations with their times, which `dump` returns
         - `nccl`: memory of the device that NCCL's communicator holds, as NCCL counts it (from NCCL 2.29.7 on). With an
-          older NCCL, by how much the device's free memory fell while this communicator of NCCL was made; this includes
-          memory that other programs took meanwhile
-        - `leader`: memory of the device for the leader form on this rank: its control words, and copies of arrays that
-          captured graphs use
-        - `device_heap`: memory of the device that this process has allocated for all its leader forms, for copies of
-          arrays, and for arrays of `empty(where="cuda")`. Communicators share it, and it is used again, not given back
+          older NCCL: the device's free memory before NCCL's communicator was made, minus the free memory afterwards.
+          The difference includes memory that other programs took meanwhile
+        - `leader`: memory of the device for calls that one rank runs for all ranks ("leader"), on this rank: control
+          words, and copies of arrays that captured graphs use
+        - `device_heap`: memory of the device that this process has allocated for all its leaders, for copies of arrays,
+          and for arrays of `empty(where="cuda")`. All communicators use this memory; it is used again, not given back
         """
         streams, leading = self._runner.streams, self._runner.leading
         devices = {calls.device for calls in (streams, leading) if calls is not None and calls.device is not None}
@@ -312,14 +312,14 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         }
 
     def prepare(self, *collectives: str, device: int | None = None, timeout: Seconds = None) -> None:
-        """Makes what the first calls on a CUDA device would make otherwise: NCCL's communicator and its connections.
+        """Makes NCCL's communicator and its connections, which otherwise the first calls on a CUDA device make.
 
-        Where ranks share a device, it makes what rank 0 needs to run the calls of all ranks instead. All ranks call
+        If ranks share a device, `prepare` makes rank 0 ready to run the calls of all ranks instead. All ranks call
         `prepare` before they capture a CUDA graph. Messages between devices go through host memory until NCCL's
         communicator is made, and by NCCL from then on. `prepare` waits for the other ranks. `collectives`: the names of
-        NCCL's functions that will be used: allreduce (if none is given), reduce, reduce_scatter, broadcast, allgather,
-        gather, scatter, alltoall, send, recv. `device`: the number of this rank's device; None for the device that this
-        thread uses now.
+        NCCL's functions that will be used: allreduce (if no name is given), reduce, reduce_scatter, broadcast,
+        allgather, gather, scatter, alltoall, send, recv. `device`: the number of this rank's device; None for the
+        device that this thread uses now.
 
         ValueError for an unknown name, or if there is no device; TransportUnavailable if only host memory can be used.
         """
@@ -338,9 +338,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def attached(self) -> Communicator:
-        """Returns a communicator of the same ranks, like `dup`, which is closed together with this one.
+        """Returns a new communicator of the same ranks, as `dup` does, but closed together with this communicator.
 
-        It is for code that works for the user of this communicator, such as gradient hooks.
+        The new one is for code that works for the user of this communicator, such as gradient hooks.
         """
         child = self.dup()
         self._attached.append(weakref.finalize(self, child.close))

@@ -35,18 +35,19 @@ class Completion:
         calls is started.
 
         Raises RuntimeError for calls that would have to wait inside the block: plans, split, dup, synchronize, another
-        group(), and waiting for a `Work` of the block. The same holds for calls that exchange lengths first: scatter,
-        allgatherv, gatherv, scatterv and alltoallv. Raises ValueError if `op` is a function, or if `x` is on a GPU, its
-        call is copied through host memory, and `out` is not given.
+        group(), and waiting for a `Work` of the block. RuntimeError also for calls that exchange lengths first:
+        scatter, allgatherv, gatherv, scatterv and alltoallv. Raises ValueError if `op` is a function, or if an engine
+        of another package runs the call. ValueError also if `x` is on a GPU, the call copies it through host memory,
+        and `out` is not given.
 
-        Calls that CUDA streams order are in their stream when the block ends, and complete as outside a block. All of
-        a block use one stream, and all come before its calls on host memory. ValueError for the first call on a device
-        in a block: call `prepare` before.
+        Calls that run in a CUDA stream are in this stream when the block ends, and complete later, as outside a block.
+        In one block, all these calls use one stream, and come before the calls on host memory. ValueError for the first
+        call on a device in a block: call `prepare` before.
         """
         return self._runner.together()
 
     def synchronize(self, stream: Any = None, timeout: Seconds = None) -> None:
-        """Returns when all operations that this rank started in the background are complete; raises their first error.
+        """Waits until all operations that this rank started in the background are complete; raises their first error.
 
         Operations on device memory are complete when their CUDA streams have executed them. `stream`: wait only for
         operations in this stream (a stream of CuPy, PyTorch or Numba, or its handle). `timeout`: in seconds; None waits

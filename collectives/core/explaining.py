@@ -34,9 +34,9 @@ def explain(
 ) -> str:
     """Returns a text about a collective on `nbytes` bytes: the algorithm and engine that it uses, and why.
 
-    The text also lists this rank's steps. `linked`: the group of ranks. `algorithm`: as calls have it. `on_devices`:
-    lines to insert about arrays on devices. Raises ValueError for a negative size, and for an unknown collective or
-    algorithm; the error then lists the known ones.
+    The text also lists this rank's steps. `linked`: the group of ranks. `algorithm`: as in calls, "auto" or a name.
+    `on_devices`: lines to insert about arrays on devices. Raises ValueError for a negative size, and for an unknown
+    collective or algorithm; the error then lists the known names.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
@@ -86,7 +86,7 @@ def explain_cuda(
     dtype: Dtype,
     algorithm: str = "auto",
 ) -> list[str]:
-    """Lines that say what runs a call on arrays in CUDA memory, and why what earlier rows name does not run it."""
+    """Returns lines of text: which engine runs a call on arrays in CUDA memory, and why engines asked before do not."""
     name, op = name_of(dtype), _op_of(collective)
     if algorithm != "auto":
         return [_named(streams, linked, collective, dtype, algorithm)]

@@ -20,7 +20,7 @@ _LONGEST: Final = 8192  # bytes of a rank's record
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a new communicator inherits from the one that it is made from: the job's identity, and how ranks connect.
+    """The properties that a new communicator inherits from its parent: the job's identity, and how ranks connect.
 
     `run` and `epoch` identify the job. `path` identifies the communicator within the job: it names the calls of `split`
     and `dup` that led to it. `policy`: the settings by which its ranks connect to each other.
@@ -32,9 +32,9 @@ class Origin:
     policy: Policy
 
     def child(self, path: str, sockets: int | None = None) -> Origin:
-        """Returns the `Origin` of a new communicator that is made from the communicator with this `Origin`.
+        """Returns the `Origin` of a new communicator, whose parent is the communicator with this `Origin`.
 
-        `path`: a name, different for each communicator made from the same one. `sockets`: the number of TCP connections
+        `path`: a name, different for each communicator with the same parent. `sockets`: the number of TCP connections
         between two ranks; None for as many as in the parent.
         """
         policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
@@ -93,9 +93,9 @@ def separate(
     """Makes a new communicator of all ranks of `parent` that pass the same `color`, ordered by key and rank.
 
     Returns this rank's number in the new communicator, and its group of ranks; None if `color` is None. `origin`
-    identifies the new communicator. `everyones` sends its argument to all ranks of `parent`, and returns what each of
-    them sent. This rank keeps the host and core that it has in `parent`. If a rank fails to open its listeners or to
-    make its group, it raises that error; all other ranks raise CollectiveError.
+    identifies the new communicator. `everyones` sends its argument to all ranks of `parent`, and returns the arguments
+    of all ranks. This rank keeps the host and core that it has in `parent`. If a rank fails to open its listeners or
+    to make its group, it raises that error; all other ranks raise CollectiveError.
     """
     endpoints: Endpoints | None = None
     wish = Wish(color, key, None)

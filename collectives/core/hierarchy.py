@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def levels(comm: Communicator, device: int, deadline: Deadline) -> Levels | str:
-    """The communicators, or why they cannot be used. Called inside a call, which all ranks make.
+    """Makes communicators inside and between hosts; returns them, or a text that says why they cannot be used.
 
-    `device`: that of this rank's arrays.
+    All ranks call this inside a call. `device`: the device of this rank's arrays.
     """
 
     def everyones(data: bytes) -> Sequence[bytes]:

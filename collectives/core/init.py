@@ -62,9 +62,9 @@ def init(
     """Form a group with the other ranks of this job, and return its communicator.
 
     Blocks until all ranks have joined and are connected. Arguments that are None are read from the environment: the
-    variables COLLECTIVES_* and those of torchrun, Slurm, Open MPI, MPICH, Intel MPI and Kubernetes. If nothing sets a
-    rank or a size, this is a group of one rank; if only one of both is set, ValueError is raised. `rank=0, size=1` is a
-    group of one rank in any environment.
+    variables COLLECTIVES_*, and those that torchrun, Slurm, Open MPI, MPICH, Intel MPI and Kubernetes set. If neither
+    rank nor size is set anywhere, the group has one rank; if only one of both is set, ValueError is raised.
+    `rank=0, size=1` makes a group of one rank in any environment.
 
     - `store`: the URL of the store, through which ranks find each other, or a Store. URLs are "file:///dir",
       "redis://host", "rediss://host", "tcp://host:port" (served by rank 0), "mpi://", and "memory://name" (for threads
@@ -72,9 +72,9 @@ def init(
     - `rank`, `size`: this process's number, from 0, and the number of ranks
     - `name`: name of the job; jobs that use one store at the same time need different names. "default" if not set
     - `transport`: "auto" chooses for each pair of ranks the first of inproc, shm, verbs (between hosts only) and tcp
-      that works. Otherwise it is the one to use between all ranks: "inproc" (threads of one process), "shm" (shared
-      memory), "tcp", "verbs" (RDMA), "leader", "nccl", or one from another package. With "auto", calls on arrays in
-      CUDA memory are run by one rank for all ("leader") if ranks share a device, or by NCCL, if all ranks can use it.
+      that works. Any other value is the transport between all ranks: "inproc" (threads of one process), "shm" (shared
+      memory), "tcp", "verbs" (RDMA), "leader", "nccl", or a transport of another package. With "auto", calls on arrays
+      in CUDA memory are run by one rank for all ("leader") if ranks share a device, or by NCCL if all ranks can use it.
       With "leader" or "nccl", all ranks must be able to use it, arrays in host memory are refused, and the ranks
       exchange control messages as with "auto"
     - `timeout`: seconds that an operation waits for other ranks; 300 if not set
@@ -85,8 +85,8 @@ def init(
     - `table`: a Table, or the path of a file, with rows that choose algorithms. Next in priority are the variables
       COLLECTIVES_ALGORITHM (rows as text: "allreduce:ring,...") and COLLECTIVES_TABLE (a path), then the tables of
       `calibrate`. The settings of rank 0 apply to all ranks
-    - `calibrate`: "auto" uses the table that was measured on this machine for this kind of group. If there is none, the
-      ranks measure it now, which takes less than 2 s; they do so only in a group on one host with a core for each rank.
+    - `calibrate`: "auto" uses the table that was measured on this machine for this kind of group. If there is no such
+      table, the ranks measure it now, in less than 2 s, but only in a group on one host with a core for each rank.
       "cached" never measures, "off" uses no measured table. None reads COLLECTIVES_CALIBRATE; the default is "auto"
     - `segment`: from 1 byte to 64 MiB, the same on all ranks: how many bytes are copied through shared memory or
       reduced at a time. It is rounded up to whole cache lines. None reads COLLECTIVES_SEGMENT (for example "64K"); by
@@ -110,8 +110,8 @@ def init(
     - TransportUnavailable if ranks cannot be connected by the given transport
     - StoreError if the store fails
     - OpTimeout, which names the missing ranks, if ranks do not join in time
-    - ConfigMismatch if ranks disagree on size, version, transport, segment, sockets or deterministic, or two have the
-      same number
+    - ConfigMismatch if ranks disagree on size, version, transport, segment, sockets or deterministic, or if two ranks
+      have the same number
     - AuthError if ranks disagree on the secret
     """
     limit = check_timeout(join_timeout, "join_timeout")
@@ -240,7 +240,7 @@ def check_sockets(count: int) -> int:
 
 
 def number_asked(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
-    """Returns the number for the argument `name` of `init`: `given`, or if that is None, an environment variable.
+    """Returns the number for the argument `name` of `init`: `given`, or if `given` is None, an environment variable.
 
     The variable is COLLECTIVES_ followed by `name` in capitals. Returns 0 if neither is set. `check` raises ValueError
     for a number out of range. Raises TypeError if `given` is no int, and ValueError if the variable does not contain a
@@ -263,7 +263,7 @@ def number_asked(name: str, given: int | None, check: Callable[[int], int], env:
 def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
     """Returns the seconds between heartbeats, and the seconds of silence after which a rank counts as dead.
 
-    They are read from COLLECTIVES_HEARTBEAT_INTERVAL (default 1) and COLLECTIVES_HEARTBEAT_LIMIT (default 10). An
+    Both are read from COLLECTIVES_HEARTBEAT_INTERVAL (default 1) and COLLECTIVES_HEARTBEAT_LIMIT (default 10). An
     interval of 0 means that no heartbeats are sent. Raises ValueError for invalid values.
     """
     asked = seconds(env, "COLLECTIVES_HEARTBEAT_INTERVAL"), seconds(env, "COLLECTIVES_HEARTBEAT_LIMIT")

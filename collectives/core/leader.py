@@ -34,7 +34,7 @@ class _Device(NamedTuple):
 
 
 class Former:
-    """Forms the leader engine of one communicator: one rank's kernel then works for all.
+    """Forms the leader engine of one communicator, with which one rank's CUDA kernel works for all ranks.
 
     Implements `collectives.calls.leading.Form`.
     """

@@ -75,7 +75,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What one rank tells the others about itself: its host, and the addresses at which it listens, by transport."""
+    """The record that a rank sends to all others: its host, and the addresses at which it listens, by transport."""
 
     identity: HostIdentity
     addresses: Mapping[str, tuple[str, ...]]
@@ -128,7 +128,7 @@ class _Shared:
 class Endpoints:
     """The listeners on which this rank accepts connections of the other ranks of a group, one for each transport.
 
-    They are open from before the group forms until it is closed.
+    The listeners are open from before the group forms until the group is closed.
     """
 
     def __init__(self, policy: Policy, alone: bool = False, parent: Endpoints | None = None) -> None:
@@ -169,7 +169,7 @@ class Endpoints:
             raise
 
     def split(self) -> Endpoints:
-        """Returns the listeners for a new communicator, which is split or duplicated from that of these listeners.
+        """Returns the listeners for a communicator that `split` or `dup` makes from the one with these listeners.
 
         Listeners that can serve several communicators are shared. Raises TransportUnavailable if only one transport is
         allowed and its listener has no room for another communicator.
@@ -206,8 +206,8 @@ class Endpoints:
     def settled(self, member: Member) -> None:
         """Store `member`, the record with this rank's host and addresses.
 
-        Call it when all ranks know who is on which host. It closes the socket by which other ranks checked that they
-        are on this rank's host.
+        Call it when all ranks know which ranks share a host. It closes the socket by which other ranks checked that
+        they are on this rank's host.
         """
         self.member = member
         self._close_proof()
@@ -241,7 +241,7 @@ class Linked:
     - `endpoints`: this rank's listeners
     - `situation`, `layout`: the properties of the group on which algorithms depend, and which ranks share a host
     - `kinds`: the transport to each rank, "self" for this rank
-    - `local_rank`, `local_size`: this rank's number among the ranks of its host, and their number
+    - `local_rank`, `local_size`: this rank's number among the ranks of its host, and how many ranks its host has
     - `home`: this rank's core
     """
 
@@ -290,7 +290,7 @@ def link(
     """Makes the C++ engine's group, and tells it how to reach every peer; opens no connection yet.
 
     - `members`: the hosts and addresses of all ranks, by rank
-    - `endpoints`: this rank's listeners. If `link` raises, it has closed all that it made, but not the endpoints
+    - `endpoints`: this rank's listeners. If `link` raises, it closes the objects that it made, but not the listeners
     - `policy`: which transports to use, and their settings
     - `name`: 16 bytes that identify the communicator
     - `parent`: the communicator from which this one is made, if any
@@ -409,9 +409,10 @@ def settle(
 ) -> Sequence[Member]:
     """Returns `members`, the hosts and addresses of all ranks, with hosts on which all ranks agree.
 
-    If it is uncertain which ranks share a host, the ranks test it, and the hosts in `members` are corrected. All ranks
-    get the same list. `exchanged` sends its argument to all ranks, and returns what each of them sent; it is called on
-    all ranks, or on none. Raises ConfigMismatch if a rank sent invalid data, and the errors of `exchanged`.
+    If it is uncertain which ranks share a host, the ranks find out by a test, and the hosts in `members` are corrected.
+    All ranks get the same list. `exchanged` sends its argument to all ranks, and returns the arguments of all ranks;
+    either all ranks call it or no rank does. Raises ConfigMismatch if a rank sent invalid data, and the errors of
+    `exchanged`.
     """
     identities = [member.identity for member in members]
     if not neighbours.doubtful(identities):
@@ -465,7 +466,7 @@ def scheme_between(
     `members`: the hosts and addresses of all ranks. `policy`: which transports are allowed. `reasons`: by transport,
     why this rank does not offer it. `has_ended`: whether a rank's process is known to have ended. If the peer has
     ended, returns the transport that would have connected them. The failing connection then shows all ranks that the
-    peer is gone. Raises TransportUnavailable, with the reason against each transport, if none is left.
+    peer is gone. If no transport is left, raises TransportUnavailable with the reason against each transport.
     """
     problems = []
     find = registry.transport if policy.names_one else registry.automatic

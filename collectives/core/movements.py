@@ -63,7 +63,7 @@ class Movements:
     ) -> Work[Any]:
         """`allgatherv` in the background; returns a `Work`, a handle to wait for.
 
-        Ranks exchange the lengths of their arrays first, so this returns only when every rank has made the call.
+        Ranks exchange the lengths of their arrays first, so this method returns only when every rank has made the call.
         """
         return self._runner.start(self, self._calls.allgatherv, x, None, timeout, algorithm, stream=stream)
 
@@ -94,7 +94,7 @@ class Movements:
     ) -> Work[Any]:
         """`gatherv` in the background; returns a `Work`, a handle to wait for.
 
-        Ranks exchange the lengths of their arrays first, so this returns only when every rank has made the call.
+        Ranks exchange the lengths of their arrays first, so this method returns only when every rank has made the call.
         """
         return self._runner.start(self, self._calls.gatherv, x, None, timeout, root, algorithm, stream=stream)
 
@@ -113,7 +113,7 @@ class Movements:
     ) -> Work[Any]:
         """`scatter` in the background; returns a `Work`, a handle to wait for.
 
-        The root sends the shape of `x` first, so this returns only when the root has made the call.
+        The root sends the shape of `x` first, so this method returns only when the root has made the call.
         """
         return self._runner.start(self, self._calls.scatter, x, None, timeout, root, algorithm, stream=stream)
 
@@ -147,7 +147,7 @@ class Movements:
     ) -> Work[Any]:
         """`scatterv` in the background; returns a `Work`, a handle to wait for.
 
-        The root sends the shape of `x` first, so this returns only when the root has made the call.
+        The root sends the shape of `x` first, so this method returns only when the root has made the call.
         """
         return self._runner.start(self, self._calls.scatterv, x, None, timeout, counts, root, algorithm, stream=stream)
 
@@ -155,7 +155,7 @@ class Movements:
     def alltoall(
         self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None, stream: Any = None
     ) -> Any:
-        """Sends block i of `x`, which is x.shape[0] / size rows, to rank i. Returns the received blocks, in rank order.
+        """Sends block i of `x` (x.shape[0] / size rows) to rank i. Returns the received blocks, in rank order.
 
         `x` has the same shape and dtype on all ranks; the returned array has this shape too. `out`: an array of this
         shape to write to. ValueError if `size` does not divide `x.shape[0]`.
@@ -183,7 +183,7 @@ class Movements:
     ) -> Work[Any]:
         """`alltoallv` in the background; returns a `Work`, a handle to wait for.
 
-        Ranks exchange the lengths of their arrays first, so this returns only when every rank has made the call.
+        Ranks exchange the lengths of their arrays first, so this method returns only when every rank has made the call.
         """
         return self._runner.start(self, self._calls.alltoallv, x, None, timeout, counts, algorithm, stream=stream)
 

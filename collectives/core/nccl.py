@@ -40,10 +40,10 @@ class Device(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What environment variables say about NCCL; it has to be the same on all ranks.
+    """The settings for NCCL from environment variables; they have to be the same on all ranks.
 
     `least`, `most`: limits of the number of thread blocks; 0 for NCCL's own choice. `one_for_all`: whether
-    communicators with the same ranks share one of NCCL's.
+    communicators with the same ranks share one NCCL communicator.
     """
 
     least: int
@@ -52,10 +52,11 @@ class Settings(NamedTuple):
 
 
 class Member(NamedTuple):
-    """What a rank tells the others: NCCL's version, its device, and why it cannot take part ("" if it can).
+    """The record that a rank sends to all others: NCCL's version, the rank's device, and why NCCL cannot be used.
 
-    `shares`: whether NCCL lets several ranks use one device here. `compiles`: whether it has a compiler of kernels.
-    `wrong`: what is wrong with this call only. `holds`: whether it has a communicator of NCCL that can be shared.
+    `problem`: why the rank cannot use NCCL, "" if it can. `shares`: whether NCCL lets several ranks use one device
+    here. `compiles`: whether the rank has a compiler of kernels. `wrong`: an error in this call only. `holds`: whether
+    the rank has an NCCL communicator that can be shared.
     """
 
     version: int

@@ -36,7 +36,7 @@ class Plans:
     ) -> Plan:
         """Prepares `allreduce` for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run.
 
-        Each run reduces the current contents of `x` into `out`; if that is None, into the array `plan.out`.
+        Each run reduces the current contents of `x` into `out`; if `out` is None, into the array `plan.out`.
         """
         return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
 

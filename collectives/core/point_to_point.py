@@ -85,9 +85,9 @@ class PointToPoint:
     ) -> Any:
         """Sends `x` to rank `dest` and receives a message of rank `source` into `out` at the same time. Returns `out`.
 
-        So all ranks may pass arrays around a ring without a deadlock. The arguments and errors are otherwise those of
-        `send` and `recv`. The two peers may call `recv` and `send` instead of `sendrecv`. `x` and `out` may have
-        different lengths and dtypes, or be the same array.
+        So all ranks may pass arrays around a ring without a deadlock. Otherwise arguments and errors are as in `send`
+        and `recv`. The two peers may call `recv` and `send` instead of `sendrecv`. `x` and `out` may have different
+        lengths and dtypes, or be the same array.
         """
         return self._runner.call(self._messages.sendrecv, x, out, timeout, dest, source, status, stream=stream)
 

@@ -48,7 +48,7 @@ def links(group: _engine.Group, size: int) -> list[dict[str, Any]]:
 
 
 def clock() -> dict[str, Any]:
-    """The clock of operations' times: its name, its current time, and the Unix time at the same moment, in seconds."""
+    """Returns the name of the clock for operations' times, its time now, and the Unix time now; times in seconds."""
     return {"name": "CLOCK_MONOTONIC", "now": time.monotonic(), "unix": time.time(), "resolution": RESOLUTION}
 
 

@@ -33,7 +33,7 @@ class Reductions:
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
-        """Returns the reduction by `op` of every rank's `x`, with the same bits on every rank.
+        """Reduces every rank's `x` by `op`. Returns the result, which has the same bits on every rank.
 
         `x` has to have the same shape and dtype on all ranks. `out`: an array of this shape and dtype to write to,
         which may be `x` itself. Returns `out`, or a new array.
@@ -69,7 +69,7 @@ class Reductions:
         Shapes and dtypes may differ within the list, but not between ranks. Small arrays of one dtype are joined into
         buckets of up to `bucket_bytes` bytes, and each bucket is reduced at once. `out`: a list of arrays for the
         results, which may be `arrays` itself. No array may share memory with the result of another array. If NCCL runs
-        the call, all arrays are on one device. They are then reduced together where they are, without buckets.
+        the call, all arrays have to be on one device. NCCL then reduces them together where they are, without buckets.
 
         Raises ValueError or TypeError for an invalid array, which it names, before anything is sent. DesyncError if
         ranks pass different shapes, dtypes or `bucket_bytes`.
@@ -105,7 +105,7 @@ class Reductions:
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
-        """Returns on rank `root` the reduction by `op` of every rank's `x`. Returns None on the other ranks.
+        """Reduces every rank's `x` by `op`. Returns the result on rank `root`, and None on the other ranks.
 
         `x` has to have the same shape and dtype on all ranks. `out`: an array of this shape and dtype that the root
         writes to; other ranks do not use it.
@@ -205,7 +205,7 @@ class Reductions:
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
-        """Returns the reduction by `op` of the `x` of ranks 0 to this rank, inclusive, combined in the order of ranks.
+        """Reduces by `op` the `x` of ranks 0 to this rank (inclusive), in the order of ranks. Returns the result.
 
         `out`: an array to write to, which may be `x` itself. ValueError for the op avg: divide a sum by `rank + 1`
         instead.
@@ -236,7 +236,7 @@ class Reductions:
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
-        """Returns the reduction by `op` of the `x` of all ranks before this one, combined in the order of ranks.
+        """Reduces by `op` the `x` of all ranks before this rank, in the order of ranks. Returns the result.
 
         MPI leaves the result of rank 0 undefined. Here rank 0 gets the identity of `op`: 0 for sum, the dtype's largest
         value for min, and so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it

@@ -69,9 +69,9 @@ class Machine:
 
 
 def folder(machine: Machine) -> Path | None:
-    """The directory for tables that were measured on `machine` and choose algorithms; it may not exist yet.
+    """Returns the directory for algorithm tables that were measured on `machine`; it may not exist yet.
 
-    None if the user has no home directory.
+    Returns None if the user has no home directory.
     """
     base = os.environ.get("XDG_CACHE_HOME")
     try:
