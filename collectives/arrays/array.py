@@ -33,7 +33,7 @@ class Target(NamedTuple):
 
     If `origin` is None, the caller gets `result`, which has the same memory as `host`. Otherwise `origin` is an array
     on a device. `deliver` then copies `host` into `origin`; if `fresh` is set, into a new array of the same library on
-    that device. `changed`, if not None, is a function that tells the library of `result` that its memory is written to.
+    that device. `changed`, if not None, is a function that tells the library of `result` about writes to its memory.
     """
 
     host: Array
@@ -74,10 +74,10 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
 def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
     """Checks `out`, and returns a `Target`, which describes where a call's result is written.
 
-    The C++ engine writes to the memory of `out`; if `out` is on a device, to an array in host memory that is copied to
-    it afterwards. `name`: the name of `out` in errors. `moved`: the collective only moves elements, so dtypes that
-    cannot be reduced are accepted too. Raises TypeError for an unsupported object or dtype, ValueError if `out` is
-    read-only or not contiguous.
+    The C++ engine writes to the memory of `out`. If `out` is on a device, the engine writes to an array in host memory,
+    which is copied to `out` afterwards. `name`: the name of `out` in errors. `moved`: the collective only moves
+    elements, so dtypes that cannot be reduced are accepted too. Raises TypeError for an unsupported object or dtype,
+    ValueError if `out` is read-only or not contiguous.
     """
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)

@@ -28,7 +28,7 @@ LEGACY: Final = 1  # the number of the default stream in `__cuda_array_interface
 
 
 class CudaArray(NamedTuple):
-    """An array on a device. `stream`: the handle of the stream in which its library works on it now."""
+    """An array on a device. `stream`: the handle of the CUDA stream in which the array's library uses it now."""
 
     address: int
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class CudaArray(NamedTuple):
 
     @property
     def library(self) -> str:
-        """The library that makes new arrays for results: that of the user's object if it can, otherwise "cupy"."""
+        """The name of the library that makes arrays for results: the user's own if it can make any, else "cupy"."""
         found = _library(self.origin)
         return found if found in _ALLOCATES else "cupy"
 
@@ -59,7 +59,7 @@ def on_cuda(x: object) -> bool:
 
 
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> CudaArray:
-    """The array `x`, which will be read. `moved`: the collective only moves the elements.
+    """Returns `x` as a `CudaArray` for reading. `moved`: the collective only moves the elements.
 
     Raises TypeError for an unsupported dtype or object, ValueError if `x` is not contiguous.
     """
@@ -67,12 +67,12 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> CudaArray:
 
 
 def writing(x: Any, name: str = "out", *, moved: bool = False) -> CudaArray:
-    """The array `x`, which will be written. Raises as `reading`; TypeError also for arrays of JAX and TensorFlow."""
+    """Returns `x` as a `CudaArray` for writing. Raises as `reading`, and TypeError for arrays of JAX and TensorFlow."""
     return _described(x, name, moved, written=True)
 
 
 def fresh(like: CudaArray, shape: tuple[int, ...], stream: int) -> CudaArray:
-    """A new array on the device of `like`, of its library and dtype, for a result that `stream` writes.
+    """Returns a new array for a result that `stream` writes: on the device of `like`, of its library and dtype.
 
     Raises TypeError if no arrays of this library (such as CuPy) can be made here. Raises ValueError if `stream` is
     being captured, and the graph would not keep the new memory.
@@ -89,14 +89,14 @@ def fresh(like: CudaArray, shape: tuple[int, ...], stream: int) -> CudaArray:
 
 
 def new(library: str, shape: tuple[int, ...], dtype: Dtype, device: int, stream: int) -> CudaArray:
-    """A new array of the library with that name, which `stream` writes. Imports the library."""
+    """Returns a new array of the library with the name `library`; `stream` writes it. Imports the library."""
     import_module("numba.cuda" if library == "numba" else library)
     own: Any = torch.kind_of(dtype) if library == "torch" else dtype
     return _new(library, shape, own, device, stream)
 
 
 def current_stream(library: str, device: int) -> int:
-    """The handle of the stream in which new arrays of that library are used now."""
+    """Returns the handle of the CUDA stream in which the library with this name uses new arrays now."""
     if library == "torch":
         return import_module("torch").cuda.current_stream(device).cuda_stream or LEGACY
     return (import_module("cupy").cuda.get_current_stream().ptr if library == "cupy" else 0) or LEGACY
@@ -124,7 +124,7 @@ def begin_write(array: CudaArray) -> None:
 
 
 def handle_of(stream: Any) -> int:
-    """The handle of a stream that a user passes: a number, or a stream of CuPy, PyTorch, Numba or cuda.core.
+    """Returns the handle of `stream`, which a user passes: a number, or a stream of CuPy, PyTorch, Numba or cuda.core.
 
     Raises TypeError for other objects, ValueError for a number that cannot be a stream.
     """

@@ -32,7 +32,7 @@ class Exported(NamedTuple):
 
 
 def is_cuda(x: object) -> bool:
-    """Whether `x` can be exported, and is in the memory of a CUDA device."""
+    """Whether `x` can be exported by DLPack, and is in the memory of a CUDA device."""
     where = getattr(x, "__dlpack_device__", None)
     if where is None:
         return False
@@ -44,7 +44,7 @@ def is_cuda(x: object) -> bool:
 
 
 def exported(x: Any, stream: int, name: str) -> Exported:
-    """Export `x` so that it can be used in `stream`. Raises TypeError for a dtype that NumPy has no name for."""
+    """Exports `x` by DLPack for use in the stream `stream`. Raises TypeError if NumPy has no name for its dtype."""
     try:
         capsule = x.__dlpack__(stream=stream, max_version=(1, 0))
     except TypeError:  # exporters from before DLPack 1.0

@@ -15,10 +15,10 @@ from collectives.arrays.exporters.reached import Array
 
 
 def address(x: Array) -> int:
-    """Returns a number for the memory of `x`, equal for arrays in the same memory even if that is mapped twice.
+    """Returns a number for the memory of `x`, equal for arrays in the same memory even if the memory is mapped twice.
 
-    For memory of a mapped file, the number is made of the file and the position of `x` in it; otherwise it is the
-    address.
+    For memory of a mapped file, the number is made of the file and the position of `x` in the file. Otherwise the
+    number is the address.
     """
     start = int(x.__array_interface__["data"][0])
     if x.base is None or not x.nbytes or not _is_mapped(x):

@@ -18,9 +18,9 @@ _WHERE: Final = re.compile(r"cuda(?::(\d{1,4}))?")
 class DeviceArray:
     """An array on a CUDA device, without arithmetic of its own, made by `Communicator.empty(where="cuda")`.
 
-    `cupy.asarray(a)` and `torch.as_tensor(a, device="cuda")` are arrays of these libraries in the same memory. The
-    memory is freed with the last of these arrays. A collective that gets a DeviceArray itself uses the device's default
-    stream, unless `stream` is given.
+    `cupy.asarray(a)` and `torch.as_tensor(a, device="cuda")` are arrays of these libraries in the same memory. When the
+    last of these arrays is gone, the memory may be used for new arrays. A collective that gets a DeviceArray itself
+    uses the device's default stream, unless `stream` is given.
 
     `shape`, `dtype`, `size` (elements) and `nbytes` are as NumPy's; `device` is the number of the device.
     """
@@ -51,7 +51,7 @@ class DeviceArray:
 
 
 def device_of(where: str) -> int:
-    """The device that "cuda" (the one that this thread uses, else 0) or "cuda:1" means; ValueError for other texts."""
+    """Returns a device's number: 1 for "cuda:1"; for "cuda", this thread's device or 0. ValueError for other texts."""
     found = _WHERE.fullmatch(str(where))
     if found is None:
         raise ValueError(f'where is {where!r}: give "host", "cuda", or the number of a device, as in "cuda:1"')

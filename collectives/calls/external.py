@@ -48,7 +48,7 @@ _HURRY: Final = 1.0  # seconds for the same exchange if the user has interrupted
 class Side(NamedTuple):
     """A second communicator of the same ranks, on which engines of other packages send messages of their own.
 
-    Because of it, these messages cannot be confused with those of the user's calls.
+    So these messages cannot be confused with the messages of the user's calls.
     """
 
     group: _engine.Group
@@ -77,7 +77,7 @@ class Engines:
         return bool(self._engines)
 
     def choose(self, collective: str, nbytes: int, memory: Memory, algorithm: str = "auto") -> Choice | None:
-        """Chooses the engine of another package for a collective: the first that accepts it; None if none does.
+        """Chooses the engine of another package for a collective: the first that accepts it; None if no engine does.
 
         Returns the engine, and a text that says why it accepts the collective. If the method returns None, the C++
         engine runs the collective. `nbytes`: the size of the array. `algorithm`: "auto", or the name of an engine or
@@ -297,7 +297,7 @@ class _Execution:
 
 
 class Worker:
-    """Runs the calls of one communicator that engines of other packages run, one at a time, in the order they are made.
+    """Runs one communicator's calls by engines of other packages, one at a time, in the order in which they were made.
 
     A blocking call runs on the caller's thread if no other call is in progress. All other calls run on a background
     thread, which exists only while there are calls to run.
@@ -310,7 +310,7 @@ class Worker:
         self._busy = False
 
     def run(self, execution: _Execution) -> None:
-        """Runs a collective by another package's engine on this thread, or queues it if one is in progress.
+        """Runs a collective by another package's engine on this thread, or queues it if another is in progress.
 
         `execution`: the collective and its arrays.
         """

@@ -38,7 +38,7 @@ class Between(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """The communicators of a hierarchy: `within` this rank's host, `between` hosts, and `side`, of all ranks."""
+    """The communicators of a two-level allreduce: `within` this rank's host, `between` hosts, `side` of all ranks."""
 
     within: StreamCalls
     between: Between
@@ -49,11 +49,11 @@ class Form(Protocol):
     """Makes the communicators, together with all other ranks."""
 
     def __call__(self, device: int, deadline: Deadline) -> Levels | str:
-        """They; or why they cannot be used, the same on every rank. Also raises the errors of calls."""
+        """Returns the communicators, or why they cannot be used: the same on all ranks. Also raises errors of calls."""
 
 
 class HierarchicalCalls:
-    """The calls of one communicator that NCCL runs inside hosts, and host memory between them."""
+    """Prepares the calls of one communicator that run by NCCL inside hosts and through host memory between hosts."""
 
     def __init__(self, calls: Calls, layout: Layout, form: Form) -> None:
         self._calls: Final = calls
@@ -69,7 +69,7 @@ class HierarchicalCalls:
         return 0 if self._levels is None else self._levels.within.memory
 
     def why_not(self, name: str, dtype: str, op: str) -> str:
-        """Why such a call does not run like this; "" if it does."""
+        """Returns why such a call does not run in two levels, inside and between hosts; "" if it does."""
         if self._without:
             return self._without
         if name != "allreduce":
@@ -83,9 +83,9 @@ class HierarchicalCalls:
     def prepare(
         self, x: Any, out: Any, timeout: float | None, op: str, stream: Any, *, named: bool
     ) -> ExternalCall | None:
-        """An allreduce that is chosen to run like this; None if that turns out to be impossible.
+        """Returns an allreduce by NCCL inside hosts and host memory between them; None if that is impossible.
 
-        `named`: the call names this algorithm; then ValueError in place of None.
+        Raises ValueError in place of None if the call names this algorithm (`named`), or a stream.
         """
         array = reduced(x)
         handle = array.stream if stream is None else cuda.handle_of(stream)

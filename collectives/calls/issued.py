@@ -13,7 +13,7 @@ from collectives.native import _engine
 
 
 class Issued:
-    """The operations of one engine and one communicator that are not known to be complete, in their order."""
+    """The operations of one engine and one communicator that may be incomplete, in the order of their issue."""
 
     def __init__(self) -> None:
         self._all: Final[deque[tuple[int, _engine.StreamTicket]]] = deque()  # with the stream of each
@@ -24,13 +24,13 @@ class Issued:
         self._all.append((stream, ticket))
 
     def wait(self, stream: int | None, deadline: Deadline | None) -> None:
-        """Wait on the host for all issued operations, or for those in `stream`; raises their first error."""
+        """Wait on the host for all issued operations, or only for operations in `stream`; raises their first error."""
         for used, ticket in tuple(self._all):
             if stream is None or used == stream:
                 ticket.wait(None if deadline is None else deadline.left)
 
     def clear(self) -> None:
-        """Forgets all operations; called after the communicator was closed, which has ended them."""
+        """Forgets all operations. Called after the communicator was closed, which ended the operations."""
         self._all.clear()
 
     @property

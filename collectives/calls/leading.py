@@ -35,9 +35,9 @@ _SCATTERS: Final = ("scatter", "scatterv")
 
 
 class Compared(NamedTuple):
-    """What ranks learned about their devices.
+    """The result of a comparison of the ranks' devices.
 
-    `shared`: whether some ranks share one. `against`: why no rank's kernel can work for all; "" if one can.
+    `shared`: whether some ranks share a device. `against`: why no rank's kernel can work for all ranks; "" if one can.
     """
 
     shared: bool
@@ -45,20 +45,20 @@ class Compared(NamedTuple):
 
 
 class Form(Protocol):
-    """Forms the leader engine together with all other ranks: one rank's kernel then works for all.
+    """Forms the leader engine together with all other ranks: one rank's kernel then works for all ranks.
 
     Both methods also raise the errors of a communicator's calls.
     """
 
     def compare(self, device: int, wrong: Exception | None, deadline: Deadline) -> Compared:
-        """Compare the ranks' devices. `wrong`: this rank's error; this rank raises it, the others raise Aborted."""
+        """Compare the ranks' devices. `wrong`: an error in this call; this rank raises it, the others raise Aborted."""
 
     def form(self, device: int, deadline: Deadline) -> tuple[_engine.LeaderMember | None, str]:
-        """The engine; or None and the reason, the same on every rank."""
+        """Returns the leader engine and ""; or None and the reason, equal on all ranks."""
 
 
 class LeaderCalls:
-    """The calls of one communicator that the leader form may run."""
+    """Prepares and issues calls of one communicator in which one rank's kernel, the leader's, works for all ranks."""
 
     def __init__(self, calls: Calls, without: str, alone: bool, form: Form, nccl: StreamCalls | None) -> None:
         """`without`: why no rank leads, "" if one may. `alone`: no other engine may run. `nccl`: the calls by NCCL."""
@@ -76,7 +76,7 @@ class LeaderCalls:
 
     @property
     def device(self) -> int | None:
-        """The device of the engine; None before the first call that needs it."""
+        """The device of the leader engine; None before the first call that needs the engine."""
         return self._device
 
     @property
@@ -90,7 +90,10 @@ class LeaderCalls:
         return self._shared is not None
 
     def choose(self, name: str, nbytes: int, dtype: str, op: str) -> tuple[Choice | None, str]:
-        """The row of the table for arrays in CUDA memory, and why no rank's kernel runs the call ("" if one does)."""
+        """Returns the table's choice for arrays in CUDA memory, and why no leader runs the call ("" if one does).
+
+        The choice is None if no row of the table fits.
+        """
         against = self._without or self._against(name, dtype, op)
         prepare = self._calls.prepare
         if prepare.table.in_order:
@@ -252,9 +255,9 @@ class LeaderCalls:
         return LeaderCall(self, native, x, out, stream, deadline)
 
     def connect(self, device: int, deadline: Deadline) -> bool:
-        """Do what the first call would do before it is issued, and wait for the other ranks.
+        """Forms the leader engine, which otherwise the first call forms; waits for the other ranks.
 
-        Return whether a leader, and not NCCL, runs calls.
+        Returns whether a leader, and not NCCL, runs calls.
         """
         if self._shared is None and not self._without:
             self._compare(device, cuda.LEGACY, deadline)
@@ -271,12 +274,12 @@ class LeaderCalls:
         return ticket
 
     def synchronize(self, stream: Any, deadline: Deadline | None) -> None:
-        """Wait on the host for all issued calls, or only those in `stream`; raises their first error."""
+        """Wait on the host for all issued calls, or only for calls in `stream`; raises their first error."""
         wanted = None if stream is None else cuda.handle_of(stream)
         self._issued.wait(wanted, deadline)
 
     def close(self) -> None:
-        """Forget all issued operations; called when the communicator is closed, which has ended them."""
+        """Forget all issued operations. Called after the communicator was closed, which ended the operations."""
         self._issued.clear()
 
     @property

@@ -146,7 +146,7 @@ class Calls:
     def scatter_header(
         self, name: str, read: Callable[[], Any], counts: Any, root: int, algorithm: str, deadline: Deadline
     ) -> tuple[Header, Any]:
-        """Returns what all ranks have to know of the root's array; on the root also the array, which `read` returns.
+        """Returns the description of the root's array, sent to all ranks; on the root also the array, from `read`.
 
         `name`: "scatter" or "scatterv". If the root's arguments are invalid, the root raises ValueError or TypeError,
         and the other ranks raise Aborted.
@@ -171,7 +171,7 @@ class Calls:
     def scatter_data(
         self, header: Header, name: str, inp: Array | None, x: Any, root: int, algorithm: str, deadline: Deadline
     ) -> Call:
-        """The second part of a scatter in host memory, in which the root sends the rows."""
+        """Returns the second part of a scatter in host memory: the call in which the root sends the rows."""
         row = header.row_elements
         mine = header.rows[self.rank]
         result = header.trailing if name == "scatter" else (mine, *header.trailing)
@@ -243,7 +243,7 @@ class Calls:
         return self._matching(everyones, inp, f"{collective}v")
 
     def rows_for_me(self, inp: Described, leaving: npt.NDArray[np.int64], deadline: Deadline) -> list[int]:
-        """How many rows each rank sends to this rank in an alltoallv; `leaving`: how many this rank sends to each."""
+        """Returns how many rows each rank sends to this rank in an alltoallv. `leaving`: how many it sends to each."""
         mine = np.stack([leaving, np.full(self.size, kind(inp), np.int64)], axis=1)
         everyones = np.empty((self.size, 2), np.int64)
         n = 2 * self.size

@@ -52,10 +52,10 @@ class DeviceCalls:
     def prepare(
         self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
     ) -> Ready | None:
-        """The call, ready to be issued, if NCCL runs it; None if it runs on host memory.
+        """Returns the call, ready to be issued, if NCCL runs it; None if the call runs on host memory.
 
-        Raises TypeError or ValueError for invalid arguments, TransportUnavailable if NCCL cannot run
-        the call and nothing else may run it.
+        Raises TypeError or ValueError for invalid arguments. Raises TransportUnavailable if only NCCL may run calls and
+        cannot run this one.
         """
         if name in _SCATTERS:  # only the root has an array
             return self._scatter(name, x, timeout, args, stream)
@@ -78,7 +78,7 @@ class DeviceCalls:
     def many(
         self, arrays: Sequence[Any], out: Any, timeout: float | None, op: Any, algorithm: object, stream: Any
     ) -> StreamCall | None:
-        """An allreduce of each array, in one operation; None if it has to run on copies in host memory."""
+        """Returns one NCCL operation that reduces each array; None if it has to run on copies in host memory."""
         deadline = self._calls.limit(timeout)
         inputs = [reduced(x, f"array {i} of the list") for i, x in enumerate(arrays)]
         self._check_devices(inputs)

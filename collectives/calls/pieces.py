@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 
 
 def collective(name: str, x: CudaArray | None, out: CudaArray | None, size: int, op: str, root: int) -> list[Piece]:
-    """A collective in which all ranks have equal parts. `x`, `out`: None if this rank has no such array."""
+    """NCCL's calls for a collective with equal parts on all ranks. `x`, `out`: None if this rank has no such array."""
     one = x or out
     assert one is not None
     whole = x is not None and name in ROWS
@@ -51,12 +51,12 @@ def allgatherv(x: CudaArray, out: CudaArray, rows: Sequence[int], rank: int) -> 
 
 
 def gatherv(x: CudaArray, out: CudaArray | None, rows: Sequence[int], root: int) -> list[Piece]:
-    """Every rank sends its rows to the root, which also sends to itself. `out`: None on other ranks."""
+    """NCCL's calls: every rank sends its rows to the root, the root also to itself. `out`: None on other ranks."""
     return [*_sends(x, [(root, x.address, x.size)]), *([] if out is None else _recvs(out, _parts(out, rows)))]
 
 
 def scatterv(x: CudaArray | None, out: CudaArray, rows: Sequence[int], root: int) -> list[Piece]:
-    """The root sends every rank its rows. `x`: None on other ranks."""
+    """NCCL's calls: the root sends every rank its rows. `x`: None on other ranks."""
     return [*([] if x is None else _sends(x, _parts(x, rows))), *_recvs(out, [(root, out.address, out.size)])]
 
 

@@ -107,7 +107,7 @@ class Preparer:
         return prepared
 
     def apart(self, shape: Shape, algorithm: str) -> tuple[Algorithm, _engine.Operation]:
-        """The algorithm, and an operation in one section whose input and output are separate memory; not cached.
+        """Returns the algorithm, and an operation in one section with separate input and output memory; not cached.
 
         Raises TypeError or ValueError as `collective` does.
         """

@@ -50,7 +50,7 @@ def repeated(array: str | None) -> Callable[[F], F]:
 
 
 def install(kind: type) -> dict[str, Form]:
-    """Replaces the methods that `repeated` marks in class `kind` by C++ ones that run repeated calls without Python.
+    """Replaces methods that `repeated` marks in class `kind` by C++ methods, which run repeated calls without Python.
 
     Returns, by method name, the parameters that have to be equal for a call to count as repeated. `kind` has to be
     derived from the C++ class `Repeating`. Every instance has a list `_repeaters` of C++ objects, one for each replaced

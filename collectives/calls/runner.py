@@ -98,13 +98,13 @@ class Runner:
         self.engines = Engines(engines, self.calls, side.side())
 
     def use_streams(self, streams: StreamCalls, hierarchical: HierarchicalCalls | None = None) -> None:
-        """Let NCCL run calls on arrays in CUDA memory, if all ranks can use it; `hierarchical`: or those of a host."""
+        """Let NCCL run calls on arrays in CUDA memory. `hierarchical`: the calls that use NCCL only inside hosts."""
         self.streams = streams
         streams.hierarchy = hierarchical
         self._on_device = DeviceCalls(streams, self.calls, hierarchical)
 
     def prepare_devices(self, kinds: Sequence[str], device: int | None, timeout: float | None) -> None:
-        """Make the engine of the leader form, or NCCL's communicator with connections for its functions `kinds`."""
+        """Make the engine by which one rank runs all ranks' calls, or NCCL's communicator, connected for `kinds`."""
         for kind in kinds:
             if kind not in KINDS:
                 raise ValueError(f"NCCL has no {kind!r}{hint(kind, KINDS)}; there are {', '.join(KINDS)}")
@@ -163,16 +163,16 @@ class Runner:
         return is_known and on_cuda(x) and (out is None or on_cuda(out)) and not self._in_block()
 
     def forget_staging(self) -> None:
-        """Let go the memory through which large arrays on devices pass, once no call uses it."""
+        """Release the host memory through which large device arrays are copied, once no call uses it."""
         if self._made_staged is not None:
             self._made_staged.forget()
 
     def between_hosts(self) -> Between:
-        """What a hierarchy of another communicator needs of this one, which has a rank of each host."""
+        """Returns this communicator, which has a rank of each host, for a two-level allreduce of another communicator."""
         return Between(self._group, self._staged, self.reductions.engine_allreduce)
 
     def side(self) -> Side:
-        """What engines that run whole calls need of this communicator for messages of their own."""
+        """Returns this communicator as a `Side`, on which other packages' engines send messages of their own."""
         return Side(self._group, self.calls)
 
     @property
@@ -182,7 +182,7 @@ class Runner:
         return self._made_staged
 
     def call(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
-        """Runs on this thread the call that `build` prepares, unless another engine runs it; returns the result."""
+        """Runs on this thread the call that `build` prepares, or lets another engine run it; returns the result."""
         return self.run(self._chosen, build, x, out, timeout, *args, stream=stream)
 
     def start(self, owner: object, build: Build, *args: Any, stream: Any = None) -> Work[Any]:
@@ -220,8 +220,8 @@ class Runner:
     def synchronize(self, stream: Any, timeout: float | None) -> None:
         """Waits for all operations that run in the background or on CUDA streams; raises their first error.
 
-        `stream`: wait only for operations on this stream. `timeout`: in seconds, None for each operation's own; when it
-        has passed, OpTimeout is raised.
+        `stream`: wait only for operations on this stream. `timeout`: in seconds; when it has passed, OpTimeout is
+        raised. None for each operation's own timeout.
         """
         self.gate.check()
         self.gate.check_outside()
@@ -398,7 +398,7 @@ class Runner:
     def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
         """Runs the call that `build(x, out, timeout, *args)` prepares; C++ code runs later calls with equal arguments.
 
-        `stream`: for an array on a CUDA device, the stream to use; None for the current one of the array's library.
+        `stream`: for an array on a CUDA device, the stream to use; None for the current stream of the array's library.
         Returns the call's result.
         """
         return self.run(self._remember, build, x, out, timeout, args, stream)

@@ -26,7 +26,7 @@ _BYTE: Final = np.dtype(np.uint8)
 
 
 class Scheduled(NamedTuple):
-    """An operation, which ranks compare, and its schedule as a device runs it."""
+    """An operation of the C++ engine, which ranks compare, and its steps as a device runs them."""
 
     operation: _engine.Operation
     rounds: _engine.NcclRounds
@@ -41,11 +41,11 @@ class Schedules:
         self._against: Final[dict[tuple[object, ...], str]] = {}
 
     def why_not(self, name: str, dtype: str, op: str, algorithm: str, no_nccl: str, no_compiler: str) -> str:
-        """Why such a call does not run on devices, "" if it does; cached.
+        """Returns why the steps of `algorithm` do not run such a call on devices, "" if they do; cached.
 
-        `no_nccl`: why the group uses no NCCL; `no_compiler`: why some rank has no compiler of kernels; "" if that is
-        not so. ValueError for an unknown algorithm, or one that does not work for this group; TypeError or ValueError
-        for an invalid op.
+        `no_nccl`: why the group uses no NCCL, "" if it does. `no_compiler`: why some rank has no compiler of kernels,
+        "" if all have one. ValueError for an unknown algorithm, or one that does not work for this group; TypeError or
+        ValueError for an invalid op.
         """
         key = (name, dtype, op, algorithm, no_nccl, no_compiler, self._prepare.table.in_order)
         found = self._against.get(key)

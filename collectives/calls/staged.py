@@ -32,7 +32,7 @@ Build = Callable[..., Call]  # (x, out, timeout, op, algorithm)
 
 
 class StagedCalls:
-    """The calls of one communicator that copy device arrays through host memory in slices, and this memory."""
+    """Prepares one communicator's calls that copy device arrays through host memory in slices; has this memory."""
 
     def __init__(self, calls: Calls, memory: Callable[[int, Dtype], Array]) -> None:
         """`memory(count, dtype)` allocates host memory, if possible memory that other ranks can read directly."""
@@ -43,7 +43,7 @@ class StagedCalls:
     def prepare(
         self, build: Build, x: Any, out: Any, timeout: float | None, op: str, algorithm: str
     ) -> StagedCall | None:
-        """The call in slices, ready to be run; None if the array is too small for this."""
+        """Returns an allreduce in slices, ready to be run; None if the array is too small for slices."""
         array = cuda.reading(x)
         if array.nbytes < SMALLEST:
             return None
@@ -53,7 +53,7 @@ class StagedCalls:
         return StagedCall(self, build, array, made, op, algorithm, deadline)
 
     def staging(self, nbytes: int, device: int, deadline: Deadline) -> _Staging:
-        """Memory of at least that size, of which no copy is under way."""
+        """Returns memory of at least `nbytes` bytes; waits until no copy uses it."""
         found = self._staging
         if found is None or found.memory.size < nbytes or found.device != device:
             self._staging = found = None  # before more memory is allocated
@@ -66,7 +66,7 @@ class StagedCalls:
         return found
 
     def forget(self) -> None:
-        """Use new memory in the next call: a call has failed, and its operations may still use the old memory."""
+        """Use new memory in the next call, after a call has failed whose operations may still use the old memory."""
         self._staging = None
 
 

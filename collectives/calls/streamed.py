@@ -48,7 +48,7 @@ _NEWEST: Final = (1 << 30, 1 << 30)  # before ranks have met: a version and a ca
 class Formed(NamedTuple):
     """NCCL's communicator, or the reason why it cannot be used; all ranks have the same reason.
 
-    `problem`: this reason, or "". `version`: that of NCCL. `capability`: the lowest compute capability of all ranks'
+    `problem`: this reason, or "". `version`: NCCL's version. `capability`: the lowest compute capability of all ranks'
     devices, 90 for 9.0. `compiler`: the path of the library that compiles this rank's kernels. `no_compiler`: why some
     rank has no such library, "" if all have one.
     """
@@ -65,17 +65,17 @@ class Form(Protocol):
     """Makes NCCL's communicator, together with all other ranks."""
 
     def __call__(self, device: int, wrong: Exception | None, deadline: Deadline) -> Formed:
-        """`wrong`: what is wrong with this rank's call. Then this rank raises it, and all others raise Aborted.
+        """`wrong`: an error in this rank's call, or None. This rank raises it, and all others raise Aborted.
 
         Also raises the errors of the communicator's calls.
         """
 
 
 class Hierarchy(Protocol):
-    """NCCL inside hosts, and host memory between them."""
+    """Calls that run by NCCL inside hosts, and through host memory between them."""
 
     def why_not(self, name: str, dtype: str, op: str) -> str:
-        """Why such a call does not run like this; "" if it does."""
+        """Returns why such a call does not run in two levels, inside and between hosts; "" if it does."""
 
     @property
     def memory(self) -> int:
@@ -83,7 +83,7 @@ class Hierarchy(Protocol):
 
 
 class StreamCalls:
-    """What one communicator runs on arrays in CUDA memory."""
+    """Prepares and issues the calls of one communicator that NCCL runs on arrays in CUDA memory."""
 
     def __init__(self, group: _engine.Group, calls: Calls, without: str, alone: bool, form: Form) -> None:
         """`without`: why the group does not use NCCL, "" if it may. `alone`: NCCL is the only engine that may run."""
@@ -116,12 +116,12 @@ class StreamCalls:
 
     @property
     def device(self) -> int | None:
-        """The device of NCCL's communicator; None before the first call that needs it."""
+        """The device of NCCL's communicator; None before the first call that needs this communicator."""
         return self._device
 
     @property
     def memory(self) -> int:
-        """Bytes of the device's memory that NCCL's communicators hold, that of a hierarchy included."""
+        """Bytes of the device's memory that NCCL's communicators hold, including the communicator of this host."""
         within = 0 if self.hierarchy is None else self.hierarchy.memory
         return within + (0 if self._member is None else self._member.memory)
 
@@ -130,9 +130,10 @@ class StreamCalls:
     def choose(
         self, name: str, nbytes: int, dtype: str, op: str, *, schedules: bool = False
     ) -> tuple[Choice | None, str]:
-        """The row of the table that chooses for arrays in CUDA memory, and why NCCL does not run it ("" if it does).
+        """Returns the table's choice for arrays in CUDA memory, and why NCCL does not run the call ("" if it does).
 
-        `schedules`: whether rows that name a hierarchy, or a schedule of this library, count.
+        The choice is None if no row fits. `schedules`: whether rows count that name "hierarchy" or an algorithm of this
+        library.
         """
         against = self._without or self._against(name, dtype, op)
         prepare = self._calls.prepare
@@ -151,7 +152,7 @@ class StreamCalls:
         return choice, against if choice.algorithm != ENGINE else ""
 
     def has(self, algorithm: str, name: str, dtype: str, op: str) -> bool:
-        """Whether such a call can run by an algorithm of the table that is neither NCCL's own nor a leader's."""
+        """Whether such a call can run by `algorithm`: "hierarchy", "staging" or an algorithm of this library."""
         if algorithm == HIERARCHY:
             return self.hierarchy is not None and not self.hierarchy.why_not(name, dtype, op)
         if not self._schedules.knows(name, algorithm):
@@ -161,10 +162,10 @@ class StreamCalls:
     def decide(
         self, name: str, nbytes: int, dtype: Dtype, op: str, algorithm: object, stream: Any, *, schedules: bool = False
     ) -> str:
-        """What runs such a call on devices: NCCL, or the schedule with that name; "" if host memory may be used.
+        """Returns "nccl" or the name of the algorithm that runs such a call on devices; "" if host memory may be used.
 
-        `schedules`: whether a schedule may run it. Raises: ValueError or TypeError for invalid arguments,
-        TransportUnavailable if NCCL cannot run the call and nothing else may run it.
+        `schedules`: whether an algorithm of this library may run it. Raises ValueError or TypeError for invalid
+        arguments, TransportUnavailable if NCCL cannot run the call and nothing else may run it.
         """
         if schedules and isinstance(algorithm, str) and algorithm not in ("auto", ENGINE):
             return self._decide_named(name, dtype, op, algorithm, stream)
@@ -194,7 +195,7 @@ class StreamCalls:
         return ""
 
     def why_not_scheduled(self, name: str, dtype: str, op: str, algorithm: str) -> str:
-        """Why the schedule of `algorithm` does not run on devices, "" if it does.
+        """Returns why the schedule (the steps) of `algorithm` does not run on devices, "" if it does.
 
         ValueError for an unknown algorithm, or one that does not work for this group; TypeError or ValueError for an
         invalid op.
@@ -280,7 +281,7 @@ class StreamCalls:
         keeps: Any,
         deadline: Deadline,
     ) -> StreamCall:
-        """A call that runs `pieces` in the stream `handle`, after the work that the stream `producer` contains."""
+        """Returns a call that runs `pieces`, NCCL's calls, in stream `handle` after the work in stream `producer`."""
         assert self._member is not None
         native = self._member.prepare(operations, pieces, handle, producer if producer != handle else None)
         return StreamCall(self, native, handle, tuple(written), result, keeps, deadline)
@@ -296,7 +297,7 @@ class StreamCalls:
         handle: int,
         deadline: Deadline,
     ) -> StreamCall:
-        """A call that runs the schedule of `algorithm` in the stream `handle`. `made`: None if this rank gets none."""
+        """Returns a call that runs the steps of `algorithm` in stream `handle`. `made`: the array for the result."""
         assert self._member is not None
         one = self._schedules.get(name, x, op, root, algorithm)
         inp = 0 if name == "broadcast" else x.address
@@ -311,7 +312,7 @@ class StreamCalls:
     ) -> _engine.Operation:
         """A barrier in which ranks check that they make the same call.
 
-        `count`: the number of elements, 0 if ranks may differ. `purpose`: a text with everything else to compare.
+        `count`: the number of elements, 0 if it may differ between ranks. `purpose`: a text with all else to compare.
         """
         code = zlib.crc32(f"{ENGINE} {name_of(dtype)} {purpose}".encode())
         return self._calls.prepare.agreement(name, reduced_name(dtype) or "uint8", op, max(root, 0), code, count)
@@ -321,7 +322,7 @@ class StreamCalls:
         return self._issue(call.native, (call,), seconds)
 
     def issue_messages(self, calls: Sequence[StreamCall], seconds: float) -> _engine.StreamTicket:
-        """Issue prepared messages in one stream as one operation of NCCL, so that none waits for another."""
+        """Issue prepared messages in one stream as one operation of NCCL, so that no message waits for another."""
         assert self._member is not None
         return self._issue(self._member.together([call.native for call in calls]), calls, seconds)
 
@@ -337,7 +338,7 @@ class StreamCalls:
     def synchronize(self, stream: Any, deadline: Deadline | None) -> None:
         """Wait on the host for all issued calls; raises their first error.
 
-        If `stream` is given: only for those in this stream, and for replays of graphs in it.
+        If `stream` is given: only for calls in this stream, and for replays of CUDA graphs in it.
         """
         wanted = None if stream is None else cuda.handle_of(stream)
         self._issued.wait(wanted, deadline)
@@ -345,7 +346,7 @@ class StreamCalls:
             self._member.mark(wanted).wait((deadline or Deadline(self._calls.timeout)).left)
 
     def close(self) -> None:
-        """Forget all issued operations; called when the communicator is closed, which has ended them."""
+        """Forget all issued operations. Called after the communicator was closed, which ended the operations."""
         self._issued.clear()
 
     @property
@@ -355,7 +356,7 @@ class StreamCalls:
 
 
 def check_not_first(calls: Calls) -> None:
-    """ValueError inside a `group()` block, for a call that needs an engine which does not exist yet."""
+    """Raises ValueError inside a `group()` block: the call needs an engine that does not exist yet."""
     if calls.outside is not None:
         raise ValueError(
             "the first call on a CUDA device waits for the other ranks, so it cannot be in a group() block: call "
@@ -366,8 +367,8 @@ def check_not_first(calls: Calls) -> None:
 class StreamCall(NamedTuple):
     """A call on CUDA memory with checked arguments, which can be issued several times. Implements `Ready`.
 
-    `written`: the arrays that this rank writes. `read`: of a message, those that it reads. `keeps`: what has to live as
-    long as the call, beside the result.
+    `written`: the arrays that this rank writes. `read`: for a message, the arrays that this rank reads. `keeps`:
+    objects that have to live as long as the call, beside the result.
     """
 
     calls: StreamCalls

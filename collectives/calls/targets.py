@@ -16,13 +16,13 @@ _IN_PLACE: Final = ("allreduce", "reduce")
 
 
 def reduced(x: Any, name: str = "x") -> CudaArray:
-    """The array `x`, which will be reduced. May be of 8-bit floats, which only NCCL can reduce."""
+    """Returns the device array `x`, which will be reduced; also 8-bit floats, which only NCCL can reduce."""
     narrow = str(getattr(x, "dtype", "")).removeprefix("torch.") in FLOAT8
     return cuda.reading(x, name, moved=narrow)
 
 
 def another_device(device: int, used: int | None, rank: int) -> ValueError:
-    """The error for an array on `device`, if this rank, `rank`, has used the communicator on device `used` before."""
+    """Returns the error for an array on `device`, when rank `rank` has used the communicator on device `used`."""
     return ValueError(
         f"x is on device {device}, but rank {rank} of this communicator uses device {used}: one communicator has one "
         "device on each rank (comm.dup() gives another)"
@@ -30,9 +30,9 @@ def another_device(device: int, used: int | None, rank: int) -> ValueError:
 
 
 def target(name: str, x: CudaArray, out: Any, root: int, stream: int, rank: int, size: int) -> CudaArray | None:
-    """The array for the result of collective `name` on rank `rank` of `size`; None if this rank gets none.
+    """Returns the array for the result of collective `name` on rank `rank` of `size`; None if that rank gets no result.
 
-    `stream`: the one that writes a new array.
+    `stream`: the CUDA stream that writes a new array.
     """
     shape = x.shape
     if name == "broadcast":

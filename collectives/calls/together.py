@@ -38,9 +38,9 @@ class Entry(NamedTuple):
 
 
 class BlockTicket:
-    """What the `Work` of an `_async` call in a `group()` block waits for: the end of the block, which runs the call.
+    """The handle by which the `Work` of a call in a `group()` block waits for the block's end, which runs the call.
 
-    `behind`: the ticket of a call that a stream orders, once the block has issued it; then also for this ticket.
+    `behind`: for a call in a CUDA stream, the ticket of the issued call, for which the `Work` waits too; else None.
     """
 
     __slots__ = ("_ended", "_error", "_thread", "behind", "result")
@@ -96,8 +96,8 @@ class Together:
     def add(self, call: Ready) -> Any:
         """Adds a collective or message to the `group()` block; returns the array that will contain its result.
 
-        Raises ValueError for calls that a block cannot contain: those with a Python function as `op`, and those on a
-        GPU without `out` that run on a copy in host memory.
+        Raises ValueError for calls that a block cannot contain: calls with a Python function as `op`, calls by another
+        package's engine, and calls on a GPU without `out` that run on a copy in host memory.
         """
         if isinstance(call, StreamCall | LeaderCall):
             self._take_in_stream(call)
@@ -145,7 +145,7 @@ class Together:
     def give_up(self, cause: BaseException) -> None:
         """Ends all `Work` objects of the `group()` block with the error `cause`, which waiting for them then raises.
 
-        Those of calls that are in a stream already wait for the stream.
+        If a call is in a CUDA stream already, its `Work` waits for the stream instead.
         """
         for ticket in (*(ticket for _, ticket in self._in_streams), *(entry.ticket for entry in self._entries)):
             if not ticket.ended:

@@ -29,7 +29,7 @@ class Ticket(Protocol):
 
 
 class Tickets:
-    """One handle for several operations; it is done when all of them are.
+    """One handle for several operations, which is done when all operations are done.
 
     `tickets`: the handles of the operations, in the order in which these were started.
     """
@@ -49,7 +49,7 @@ class Tickets:
 
 
 class Work(Generic[T]):
-    """A handle of a call that runs in the background. Do not touch the call's arrays before it is done.
+    """A handle of a call that runs in the background. Do not touch the call's arrays before the call is done.
 
     `await work` returns the result, as `wait` and `result` do. Operations of one communicator complete in the order in
     which they were started. A Work keeps its communicator alive.
@@ -113,8 +113,8 @@ class Work(Generic[T]):
 class Waiter:
     """A communicator's thread that notifies asyncio's event loops when operations complete.
 
-    Operations complete in the order in which they were started, so the thread waits for one after the other. It runs
-    only while an event loop waits for an operation.
+    Operations complete in the order in which they were started, and the thread waits for them in this order. The thread
+    runs only while an event loop waits for an operation.
     """
 
     __slots__ = ("_lock", "_waiting")

@@ -15,7 +15,7 @@ from collectives.arrays.memory import Memory
 class Collective(NamedTuple):
     """One call of a collective: its name, such as "allreduce", and the arguments that are the same on all ranks.
 
-    `dtype` and `shape` are those of the input array. `op` is "" for a collective without a reduction, and `root` is -1
+    `dtype` and `shape` describe the input array. `op` is "" for a collective without a reduction, and `root` is -1
     for a collective without a root.
     """
 
@@ -84,7 +84,7 @@ class Engine(Protocol):
         """The engine's name: lower case letters, digits, "_" and "-". Users pass it as `algorithm=`."""
 
     def accepts(self, collective: str, nbytes: int, memory: Memory, size: int) -> str | None:
-        """Why this engine runs calls with these arguments, in a few words; None if it does not run them.
+        """Returns in a few words why this engine runs a call with these arguments; None if it does not run the call.
 
         `nbytes`: the size of the call's array. `size`: the number of ranks. All ranks must get the same answer. So the
         answer may depend on `collective`, `nbytes`, `memory.kind` and `size`, but not on `memory.device`.

@@ -87,9 +87,9 @@ def check_gradient(x: Any, name: str) -> None:
 
 
 def settled(x: Any) -> Any:
-    """Returns the tensor `x` after the operations that torch has put off: conjugating, negating or filling with zeros.
+    """Returns tensor `x` with those operations done that torch has put off: conjugating, negating, filling with zeros.
 
-    Returns `x` itself if there are none, otherwise a copy.
+    Returns `x` itself if there are no such operations, otherwise a copy.
     """
     if sys.modules["torch"]._is_zerotensor(x):
         return x.clone()
