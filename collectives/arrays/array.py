@@ -43,7 +43,7 @@ class Target(NamedTuple):
     changed: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Tells the library of the array, such as PyTorch, that its memory will be written; called after all checks."""
+        """Tells the array's library, such as PyTorch, that the array will be written. Called after all checks."""
         if self.changed is not None:
             self.changed()
 

@@ -37,7 +37,7 @@ def text(size: int) -> str:
 
 
 def series(first: int, last: int, factor: float | None, step: int | None) -> list[int]:
-    """Returns sizes from `first` to at most `last`: each is `factor` times the previous size, or `step` more.
+    """Returns sizes from `first` to at most `last`: each size is `factor` times the previous size, or `step` more.
 
     All sizes are in bytes. Raises ValueError if `last` is below `first`, or if the sizes would not grow.
     """

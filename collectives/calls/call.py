@@ -40,8 +40,8 @@ class Call(NamedTuple):
     - `seconds`: the time limit
     - `finish`: a function that is called with the result at the end
     - `status`: where the sender and length of a received message are stored
-    - `copies`: the operation reads a copy of `inp`. This is necessary if `inp` and `out` are the same array, and `inp`
-      would be overwritten too soon
+    - `copies`: whether the operation reads a copy of `inp`. A copy is necessary if `inp` and `out` are the same array,
+      and `inp` would be overwritten too soon
     """
 
     operation: _engine.Operation
@@ -94,7 +94,7 @@ class Call(NamedTuple):
 class Exchange(NamedTuple):
     """Sends one message and receives another at the same time, as `sendrecv` does.
 
-    `overlap`: the array that is sent and the array that is received share memory.
+    `overlap`: whether the array that is sent and the array that is received share memory.
     """
 
     sent: Call

@@ -50,7 +50,7 @@ _LONG_FROM: Final = 256 << 10  # bytes
 
 
 class FunctionCall(NamedTuple):
-    """A reduction whose `op` is a Python function, with its arrays, which `run` or `start` runs.
+    """A reduction whose `op` is a Python function, with its arrays. `run` or `start` runs the reduction.
 
     `target`: says how the caller's array is made from the result; None if this rank gets no result. `seconds`: the time
     limit.

@@ -34,11 +34,11 @@ _MOST_KEPT = 1024  # prepared operations: calls of ever new shapes must not fill
 class Shape(NamedTuple):
     """All that the C++ engine has to know about a collective, apart from its arrays and algorithm.
 
-    - `inp`, `out`: the number of elements of input and output. If it differs between ranks, a tuple with the number for
-      each rank
+    - `inp`, `out`: the number of elements of input and output. If the number differs between ranks, a tuple with the
+      number for each rank
     - `agreed`: a number of elements that has to be the same on all ranks; 0 if ranks may differ
-    - `in_place`: input and output are the same memory
-    - `purpose`: a text that ranks compare before the collective, to notice that they call different ones
+    - `in_place`: whether input and output are the same memory
+    - `purpose`: a text that ranks compare before the collective, to notice that they call different collectives
     """
 
     collective: str

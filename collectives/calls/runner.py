@@ -168,7 +168,7 @@ class Runner:
             self._made_staged.forget()
 
     def between_hosts(self) -> Between:
-        """Returns this communicator, which has a rank of each host, for a two-level allreduce of another communicator."""
+        """Returns this communicator, which has a rank of each host, for the two-level allreduce of another one."""
         return Between(self._group, self._staged, self.reductions.engine_allreduce)
 
     def side(self) -> Side:

@@ -46,7 +46,7 @@ class Policy:
     - `scope`: which machines may connect to this rank
     - `secret`: bytes that only the ranks of the job know; may be empty
     - `segment`: how many bytes are copied through shared memory at a time, 0 if the C++ engine chooses
-    - `sockets`: the number of TCP connections between two ranks, 0 if the table that chooses algorithms says it
+    - `sockets`: the number of TCP connections between two ranks, 0 if the algorithm table contains the number
     - `heartbeats`: seconds between heartbeats, and seconds of silence before a rank counts as dead. An interval of 0
       means no heartbeats
     """

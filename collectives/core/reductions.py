@@ -205,7 +205,7 @@ class Reductions:
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
-        """Reduces by `op` the `x` of ranks 0 to this rank (inclusive), in the order of ranks. Returns the result.
+        """Reduces the `x` of ranks 0 to this rank (inclusive) by `op`, in the order of ranks. Returns the result.
 
         `out`: an array to write to, which may be `x` itself. ValueError for the op avg: divide a sum by `rank + 1`
         instead.
@@ -236,7 +236,7 @@ class Reductions:
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
-        """Reduces by `op` the `x` of all ranks before this rank, in the order of ranks. Returns the result.
+        """Reduces the `x` of all ranks before this rank by `op`, in the order of ranks. Returns the result.
 
         MPI leaves the result of rank 0 undefined. Here rank 0 gets the identity of `op`: 0 for sum, the dtype's largest
         value for min, and so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it
