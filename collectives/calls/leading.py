@@ -255,7 +255,7 @@ class LeaderCalls:
         return LeaderCall(self, native, x, out, stream, deadline)
 
     def connect(self, device: int, deadline: Deadline) -> bool:
-        """Forms the leader engine, which otherwise the first call forms; waits for the other ranks.
+        """Forms the leader engine, if calls need it, as the first call would do; waits for the other ranks.
 
         Returns whether a leader, and not NCCL, runs calls.
         """

@@ -243,7 +243,7 @@ class Calls:
         return self._matching(everyones, inp, f"{collective}v")
 
     def rows_for_me(self, inp: Described, leaving: npt.NDArray[np.int64], deadline: Deadline) -> list[int]:
-        """Returns how many rows each rank sends to this rank in an alltoallv. `leaving`: how many it sends to each."""
+        """Returns how many rows each rank sends to this rank in an alltoallv. `leaving`: how many go to each rank."""
         mine = np.stack([leaving, np.full(self.size, kind(inp), np.int64)], axis=1)
         everyones = np.empty((self.size, 2), np.int64)
         n = 2 * self.size

@@ -78,7 +78,7 @@ class DeviceCalls:
     def many(
         self, arrays: Sequence[Any], out: Any, timeout: float | None, op: Any, algorithm: object, stream: Any
     ) -> StreamCall | None:
-        """Returns one NCCL operation that reduces each array; None if it has to run on copies in host memory."""
+        """Returns an allreduce of each array, as one operation; None if it has to run on copies in host memory."""
         deadline = self._calls.limit(timeout)
         inputs = [reduced(x, f"array {i} of the list") for i, x in enumerate(arrays)]
         self._check_devices(inputs)

@@ -98,13 +98,16 @@ class Runner:
         self.engines = Engines(engines, self.calls, side.side())
 
     def use_streams(self, streams: StreamCalls, hierarchical: HierarchicalCalls | None = None) -> None:
-        """Let NCCL run calls on arrays in CUDA memory. `hierarchical`: the calls that use NCCL only inside hosts."""
+        """Let NCCL run calls on arrays in CUDA memory, if all ranks can use it.
+
+        `hierarchical`: prepares calls that use NCCL only inside hosts.
+        """
         self.streams = streams
         streams.hierarchy = hierarchical
         self._on_device = DeviceCalls(streams, self.calls, hierarchical)
 
     def prepare_devices(self, kinds: Sequence[str], device: int | None, timeout: float | None) -> None:
-        """Make the engine by which one rank runs all ranks' calls, or NCCL's communicator, connected for `kinds`."""
+        """Make the engine by which one rank runs all calls, or NCCL's communicator, connected for functions `kinds`."""
         for kind in kinds:
             if kind not in KINDS:
                 raise ValueError(f"NCCL has no {kind!r}{hint(kind, KINDS)}; there are {', '.join(KINDS)}")

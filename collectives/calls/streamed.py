@@ -297,7 +297,7 @@ class StreamCalls:
         handle: int,
         deadline: Deadline,
     ) -> StreamCall:
-        """Returns a call that runs the steps of `algorithm` in stream `handle`. `made`: the array for the result."""
+        """Returns a call that runs the steps of `algorithm` in stream `handle`. `made`: the result's array, or None."""
         assert self._member is not None
         one = self._schedules.get(name, x, op, root, algorithm)
         inp = 0 if name == "broadcast" else x.address
