@@ -25,8 +25,8 @@ ALL: Final = ("shm", "tcp", "inproc")
 class Expect:
     """The error, or the success, that is correct for a rank after a fault was injected.
 
-    `raises` has the names of the error classes that are correct; with `FINE` among them, it is also correct if the rank
-    raises no error. `within` is the time limit for the error in seconds, counted from the event `since`. `names` tells
+    `raises` has the names of the error classes that are correct. If it includes `FINE`, it is also correct that the
+    rank raises no error. `within` is the time limit for the error in seconds, from the event `since`. `names` tells
     whether the error must name a rank that the fault has hit. `text` is a regular expression that the message must
     match.
 
@@ -46,7 +46,7 @@ class Expect:
 class Ends:
     """How the process of a rank must end if an injected fault has hit this rank.
 
-    It must end within `within` seconds after the fault, with one of the exit codes `codes`.
+    The process must end within `within` seconds after the fault, with one of the exit codes `codes`.
     """
 
     within: float
@@ -57,16 +57,16 @@ class Ends:
 class Case:
     """A kind of fault to inject into a job, and how the ranks must react to it.
 
-    All ranks run `program`. Meanwhile the process that has started them runs `inject`. Both find parameters in
-    `values`. `victims` says what is correct for the ranks that the fault hits (None: anything), `survivors` for the
-    other ranks. `ends` says how the processes of the hit ranks must end. `row` is a number in the list of all kinds of
-    faults.
+    All ranks run `program`. Meanwhile the process that has started the ranks runs `inject`. Both functions find their
+    parameters in `values`. `victims` says which behaviour is correct for the ranks that the fault hits (None: any),
+    `survivors` for the other ranks. `ends` says how the processes of the hit ranks must end. `row` is a number in the
+    list of all kinds of faults.
 
-    `sizes` are the possible numbers of ranks, one of which is drawn for each run. `chosen` ranks, drawn at random, are
-    hit. If `hosts`, each rank is in a network namespace of its own. If `servers`, each run has a Redis server of its
-    own. `runs` has the number of runs in the short and in the long form of the command. `form` is "short" or "long" if
-    the case belongs to one of these only. `why_not` returns a text if the case cannot run on this machine. `keys_stay`
-    tells whether a rank that dies may leave keys in the store.
+    `sizes` are the possible numbers of ranks; each run draws one of these numbers. The fault hits `chosen` ranks, drawn
+    at random. If `hosts`, each rank is in a network namespace of its own. If `servers`, each run has a Redis server of
+    its own. `runs` has the number of runs in the short and in the long form of the command. If `form` is "short" or
+    "long", the case belongs to that form of the command only. `why_not` returns a text if the case cannot run on this
+    machine. `keys_stay` tells whether a rank that dies may leave keys in the store.
     """
 
     row: int
@@ -91,7 +91,7 @@ class Case:
 
     @property
     def limit(self) -> float:
-        """How many seconds after the injected fault a rank that still runs counts as hanging."""
+        """The seconds after the injected fault at which a rank counts as hanging if it still runs."""
         longest = [self.survivors.within, *([self.victims.within] if self.victims else [])]
         return max(*longest, self.ends.within if self.ends else 0.0) + 5.0
 
@@ -122,13 +122,13 @@ class Unit:
 class Finding:
     """The result of one run with an injected fault.
 
-    `seconds` is how long the slowest rank took to raise an error, or None if none did. `ranks` ranks had to raise an
-    error; `detected` of them did so in time and named the right rank. `blamed` is the number of errors that name a
-    healthy rank. `hangs` is the number of ranks that had to be killed. `leaks` lists what was left, such as files or
-    store keys.
+    `seconds` is how long the slowest rank took to raise an error, or None if no rank raised one. `ranks` ranks had to
+    raise an error; `detected` of these ranks did so in time and named the right rank. `blamed` is the number of errors
+    that name a healthy rank. `hangs` is the number of ranks that had to be killed. `leaks` lists the resources that
+    the job left behind, such as files or store keys.
 
-    `problems` are sentences about all that was wrong. `reports` has a text about each rank. `absent` is the reason why
-    the run was impossible on this machine, or None.
+    `problems` has a sentence for each problem. `reports` has a text about each rank. `absent` is the reason why the run
+    was impossible on this machine, or None.
     """
 
     unit: Unit

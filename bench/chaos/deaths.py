@@ -48,7 +48,7 @@ class _Watched:
 def joins(rank: Rank) -> None:
     """Join the group as one rank, and run collectives until one raises an error.
 
-    A rank that will be killed reports when it first writes to the store.
+    A rank that will be killed sends a report when it has first written to the rendezvous store.
     """
     store: Any = rank.store
     if rank.is_victim:
@@ -64,7 +64,7 @@ def joins(rank: Rank) -> None:
 def links(rank: Rank) -> None:
     """Join the group as one rank, and run collectives until one raises an error.
 
-    A rank that will be killed reports when the group has formed, before its connections open.
+    A rank that will be killed sends a report when the group has formed, before the rank opens its connections.
     """
     if rank.is_victim:
         module: Any = sys.modules[collectives.init.__module__]

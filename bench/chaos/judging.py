@@ -17,7 +17,7 @@ _RANK: Final = re.compile(r"\branks? (\d+(?:(?:-|, | and )\d+)*)")
 
 
 def judge(run: Run, hung: Iterable[int], left: list[str]) -> Finding:
-    """Compare how all ranks behaved after a fault was injected with how they should behave.
+    """Compare the behaviour of all ranks after an injected fault with the correct behaviour.
 
     `run` is the finished test. `hung` has the ranks that had to be killed. `left` lists the store keys, and the files
     in /dev/shm, that were not removed. Return a summary, with a text for each problem.

@@ -37,9 +37,9 @@ def from_the_beginning(run: Run) -> None:
 
 
 def at_first(run: Run, event: str) -> None:
-    """Record the time at which the first rank reported `event` as the time of the fault in `run`.
+    """Record the time of the fault in `run`: the time at which the first rank reported `event`.
 
-    Tests use this if the ranks cause the fault themselves.
+    Waits until all ranks have reported `event`. Tests use this function if the ranks cause the fault themselves.
     """
     run.wait_for(event, range(run.size))
     run.injected(min(found["at"] for member in run.members if (found := member.event(event))))

@@ -80,7 +80,7 @@ class Rank:
         return self.comm
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Report to the process that started the ranks that `event` has just happened.
+        """Send a report to the process that started the ranks: `event` has just happened.
 
         `fields` are added to the report.
         """
@@ -110,7 +110,7 @@ class Rank:
     def become(self, script: str) -> None:
         """Replace this process by a new Python interpreter that runs `script`.
 
-        In the script, the variable `rank` is an object like this one, for the same rank of the job.
+        In the script, the variable `rank` is a `Rank` object for the same rank of the job.
         """
         os.set_inheritable(self.socket.fileno(), True)
         task = {
@@ -185,7 +185,7 @@ def become_fresh(runner: int) -> None:
 
 
 def hear_warnings(ranks: list[Rank]) -> None:
-    """Report every warning that the library logs or emits in this process. It is reported for each of `ranks`."""
+    """Report every warning that the library logs or emits in this process, once for each of `ranks`."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

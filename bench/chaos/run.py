@@ -38,10 +38,10 @@ class NotReached(Exception):
 
 @dataclass(slots=True)
 class Member:
-    """One rank of a job into which a fault is injected, as the process that started the ranks sees it.
+    """One rank of a job into which a fault is injected; used in the process that started the ranks.
 
-    It has the reports that the rank has sent. `status` is the exit code, negative for a signal, or None while the rank
-    runs.
+    The object has the reports that the rank has sent. `status` is the exit code, negative for a signal, or None while
+    the rank runs.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Member:
     stopped: bool = False
 
     def event(self, name: str) -> dict[str, Any] | None:
-        """Return the first report of this rank with the name `name`, or None if there is none."""
+        """Return this rank's first report with the name `name`, or None if there is no such report."""
         return next((event for event in self.events if event["event"] == name), None)
 
     def all(self, name: str) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ class Run:
             self._by_descriptor[member.socket.fileno()] = member
 
     def go(self) -> None:
-        """Let all ranks begin their program, once all have started."""
+        """Wait until all ranks have started, then let them begin their program."""
         self.wait_for("forked", range(self.size))
         for member in self.members:
             self.say(member.number, "go")
@@ -143,10 +143,10 @@ class Run:
     # --- time and reports
 
     def injected(self, at: float | None = None, name: str = "injected") -> None:
-        """Record that the fault is injected now, or at the time `at`, on the monotonic clock.
+        """Record the time of the fault: now or, if given, the time `at` on the monotonic clock.
 
-        The time limits for expected errors count from this moment. With another `name` than "injected", another event
-        is recorded, from which a time limit may count instead.
+        The time limits for expected errors count from this time. If `name` is not "injected", it names another event,
+        from which a time limit may count instead. Then the time of that event is recorded.
         """
         self.moments[name] = time.monotonic() if at is None else at
 
@@ -157,7 +157,7 @@ class Run:
     def wait_for(self, event: str, ranks: Iterable[int], seconds: float = START, count: int = 1) -> None:
         """Wait until each of `ranks` has reported `event` at least `count` times, for at most `seconds`.
 
-        Raises: NotReached if a rank ends before that, or if the time is over.
+        Raises: NotReached if a rank ends without these reports, or if the time is over.
         """
         wanted = [self.members[rank] for rank in ranks]
 
@@ -176,7 +176,7 @@ class Run:
     def finished(self, seconds: float) -> bool:
         """Wait until the processes of all ranks have ended, for at most `seconds`; return whether they have.
 
-        Processes that a signal has stopped (SIGSTOP) are not waited for.
+        Processes that `stop` has stopped (SIGSTOP) count as ended.
         """
         return self._until(lambda: all(m.status is not None or m.stopped for m in self.members), seconds)
 

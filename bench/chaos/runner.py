@@ -36,9 +36,9 @@ def perform(units: Iterable[Unit], cases: Iterable[Case]) -> Iterator[Finding]:
 
 
 def why_absent(case: Case, unit: Unit) -> str | None:
-    """Return None if the run `unit`, with a fault of the kind `case`, is possible on this machine.
+    """Return the reason why the run `unit`, with a fault of the kind `case`, is impossible on this machine.
 
-    Otherwise return the reason.
+    Return None if the run is possible.
     """
     if unit.transport not in case.transports:
         if unit.transport == "inproc":

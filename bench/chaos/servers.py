@@ -19,7 +19,7 @@ _START: Final = 20.0  # seconds that a server may take to start
 
 
 def why_no_redis() -> str | None:
-    """Return None if a Redis server can be started on this machine, or the reason why not, as text."""
+    """Return the reason why no Redis server can be started on this machine, as text, or None if one can."""
     if shutil.which("redis-server") is None:
         return "needs redis-server: apt-get install redis-server"
     return None
@@ -37,9 +37,9 @@ class Redis:
         return f"redis://127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
-        """Start the Redis server. After it was killed, it uses the same port as before.
+        """Start the Redis server. If it was killed before, it is started on the same port.
 
-        Raises: OSError if it does not answer.
+        Raises: OSError if the server does not answer.
         """
         for _ in range(5):  # another program may take the port first
             if not self._port:
@@ -70,7 +70,7 @@ class Redis:
             client.flushall()
 
     def keys(self) -> list[str]:
-        """Return the keys that this library has in the Redis server; none if the server does not run."""
+        """Return the keys that this library has in the Redis server, an empty list if the server does not run."""
         with suppress(redis.RedisError), self._client() as client:
             return [key.decode() for key in client.scan_iter("collectives:*", 1000)]
         return []

@@ -79,9 +79,9 @@ def _away(run: Run) -> None:
 
 
 def forms(make: Callable[[str, float, dict[str, str]], Case]) -> tuple[Case, Case]:
-    """Return two versions of a test with a fault: with short heartbeat intervals, and with the default ones.
+    """Return two versions of a test that injects a fault: with short and with the default heartbeat intervals.
 
-    `make` makes such a test. Its arguments are a suffix for the name, the seconds within which ranks must raise an
+    `make` makes one version. Its arguments are a suffix for the name, the seconds within which ranks must raise an
     error, and environment variables.
     """
     return make("-quick", SHORT_SILENT, QUICK), make("", SILENT, {})

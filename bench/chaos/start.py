@@ -33,9 +33,10 @@ def units(
 ) -> list[Unit]:
     """Return the runs to make for the kinds of faults `cases`, each with its transport and its random seed.
 
-    If `transports` is empty, the transports of each kind of fault are used. `long` selects more runs. `runs` and
-    `ranks` are the number of runs and of ranks; with 0, those of each kind of fault. `seed` is for the random choices;
-    with None, each kind of fault has a fixed seed. `store` is the kind of the rendezvous store.
+    If `transports` is empty, each kind of fault is tested over its own transports. `runs` is the number of runs for
+    each kind and transport, `ranks` the number of ranks; if 0, each kind of fault has its own number. `long` selects
+    more runs. `seed` is for the random choices; if None, each kind of fault has a fixed seed. `store` is the kind of
+    the rendezvous store.
     """
     found = []
     for case in cases:
@@ -50,7 +51,7 @@ def perform(wanted: Sequence[Unit], *, jobs: int = 1, table: str = TABLE) -> Ite
     """Make the runs with injected faults in `wanted`, `jobs` at a time, and yield each result when its run has ended.
 
     `table` is the name of the Python module that defines the kinds of faults, in the list CASES. Raises: RuntimeError
-    if a process that makes runs fails. This is an error of the test, not of the library.
+    if a process that makes runs fails. Such a failure is an error of the test, not of the library.
     """
     with ExitStack() as opened:
         runners = [_Runner(wanted[number::jobs], table, opened) for number in range(min(jobs, len(wanted)))]
