@@ -44,9 +44,9 @@ _NAME: Final = "collectives calibrate"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the ranks of `collectives calibrate` measure, and where the table of the fastest algorithms is stored.
+    """The settings of `collectives calibrate`: what to measure, and the file for the table of the fastest algorithms.
 
-    `output` is the file for this table; None stands for a file in the user's cache folder.
+    `output` is this file; None stands for a file in the user's cache folder.
     """
 
     transport: str | None
@@ -101,7 +101,7 @@ def command(
     modules: tuple[str, ...],
     tolerant: bool,
 ) -> None:
-    """Measure which algorithm is fastest for each COLLECTIVE and size. Without COLLECTIVE, all are measured.
+    """Measure which algorithm is fastest for each COLLECTIVE and size. By default, all collectives are measured.
 
     If you start it by hand, it runs N ranks on this machine. Under a launcher (collectives run, torchrun, mpirun,
     srun), the processes of the launcher are the ranks.

@@ -36,8 +36,8 @@ def command(first: str, second: str, threshold: float, everything: bool) -> None
     """Compare two results of the benchmark: how much slower or faster is this library in the file SECOND than in FIRST?
 
     `collectives bench --json` writes such files. A median time is SLOWER if it has risen by more than the threshold and
-    by more than the noise. It is more than noise if the 99 % confidence interval of the ratio of the two times,
-    computed from the raw samples, lies above 1.
+    by more than the noise. The rise is more than noise if the 99 % confidence interval of the ratio of the two times
+    lies above 1. The interval is computed from the raw samples.
 
     A time is marked "mode" if the machine's cores or caches were faster in one of the two runs. Such times are not
     compared. See docs/benchmark.md, "Modes of a machine".

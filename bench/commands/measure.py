@@ -249,7 +249,7 @@ def command(
     bucket: int | None,
     in_memory: bool,
 ) -> None:
-    """Measure COLLECTIVE and check its results. It is a name or "all"; without it, allreduce is measured.
+    """Measure COLLECTIVE (a name or "all") and check its results. Without COLLECTIVE, allreduce is measured.
 
     If you start it by hand, it runs N ranks on this machine. Under a launcher (collectives run, torchrun, mpirun,
     srun), the processes of the launcher are the ranks. The columns are those of nccl-tests:

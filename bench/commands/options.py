@@ -59,7 +59,7 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
 def numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
     """Parse the value of a command-line option that is a list of numbers of ranks, separated by commas.
 
-    Return them in ascending order.
+    Return the numbers in ascending order.
     """
     try:
         found = tuple(sorted({int(part) for part in value.split(",")}))
@@ -84,7 +84,7 @@ def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 
 def screen() -> Screen:
-    """Return how to print: colours if standard output can show them, and a progress line if standard error can."""
+    """Return the settings for printing: colours if standard output can show them, progress if standard error can."""
     return Screen(colourful(1), sys.stderr.isatty())
 
 

@@ -54,8 +54,8 @@ def command(
 
     Two ranks train a network of dense layers. Each rank is in a network namespace of its own, and the link between the
     namespaces has a limited bit rate. The allreduce of a bucket starts as soon as its gradients are computed, while
-    others are still being computed. The start and the end of each allreduce are recorded. The three modes take turns,
-    step by step.
+    other gradients are still being computed. The start and the end of each allreduce are recorded. The three modes take
+    turns, step by step.
 
     The command needs root, the programs ip and tc, and TensorFlow. The exit code is 3 if a rank failed.
     """

@@ -156,8 +156,8 @@ def command(
 def report(checked: Sequence[Measured], off: Sequence[float], counts: Sequence[int]) -> Iterator[str]:
     """Format a table of the median errors of predicted times, with a line for each algorithm.
 
-    There is a column for each of `counts`, the numbers of ranks. `checked` are the measured times. `off` is the
-    relative error of the prediction for each of them.
+    There is a column for each of `counts`, the numbers of ranks. `checked` are the measured times. `off` has the
+    relative error of the prediction for each measured time.
     """
 
     def middle(chosen: Sequence[float]) -> str:

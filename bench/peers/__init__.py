@@ -78,14 +78,14 @@ class FrameworkRank(Protocol):
     def task(self, case: Any) -> Task:
         """Prepare what `case` describes: a collective, the allreduce of a model's gradients, or a training step.
 
-        Raises: NotImplementedError if the framework does not support it.
+        Raises: NotImplementedError if the framework or library does not support `case`.
         """
 
     def close(self) -> None: ...
 
 
 class Peer(Protocol):
-    """What a module in bench/peers has to define, so that the benchmark can measure another library."""
+    """The names that a module in bench/peers has to define, so that the benchmark can measure another library."""
 
     ENVIRONMENT: str
     REQUIREMENTS: tuple[str, ...]
@@ -112,7 +112,7 @@ def peer(name: str) -> Peer:
 
 
 def system(name: str) -> Peer:
-    """Return the module for measuring `name`, one of `NAMES`, `ON_DEVICES` or `HOOKS`."""
+    """Return the module for measuring the library or hook `name`, one of `NAMES`, `ON_DEVICES` or `HOOKS`."""
     return cast(Peer, importlib.import_module(module(name)))
 
 

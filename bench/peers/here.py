@@ -43,9 +43,9 @@ def packages() -> None:
 
 
 def missing(framework: str) -> str | None:
-    """Return None if `framework`, a package such as "torch", is installed for this interpreter.
+    """Return an error text if the package `framework`, such as "torch", is not installed for this interpreter.
 
-    Otherwise return an error text.
+    Return None if the package is installed.
     """
     if find_spec(framework) is not None:
         return None

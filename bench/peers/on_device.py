@@ -37,7 +37,7 @@ def publish(file: Path, content: bytes) -> None:
 
 
 def read(file: Path) -> bytes:
-    """The content of `file`, which another rank writes. Raises: TimeoutError after `JOIN` seconds."""
+    """Wait until another rank has written `file`; return the content. Raises: TimeoutError after `JOIN` seconds."""
     deadline = time.monotonic() + JOIN
     while time.monotonic() < deadline:
         with contextlib.suppress(FileNotFoundError):
@@ -47,7 +47,7 @@ def read(file: Path) -> bytes:
 
 
 class Stream:
-    """CuPy's arrays on the device of a rank, and the stream in which all of the rank's work is."""
+    """The CUDA stream for all work of a rank on its device. The object also allocates CuPy arrays on the device."""
 
     def __init__(self, rank: int) -> None:
         """Raises: ImportError without CuPy."""
@@ -65,7 +65,7 @@ class Stream:
         return int(self._stream.ptr)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Raises: NotImplementedError if CuPy does not have the dtype."""
+        """Return an uninitialised array. Raises: NotImplementedError if CuPy does not have the dtype."""
         from collectives.arrays.array import dtype_of
 
         try:
@@ -83,7 +83,7 @@ class Stream:
 class DeviceTask:
     """A collective of another library on arrays in CUDA memory, ready to be run and timed: see `bench.peers.Task`.
 
-    `settle` waits until the calls are complete; a timed iteration ends with it.
+    `settle` waits until all calls are complete. A timed iteration ends with this wait.
     """
 
     def __init__(

@@ -40,8 +40,8 @@ class PeerCannot(Exception):
 class PeerProcesses:
     """The processes in which the benchmark measures another library, such as Open MPI: one process for each rank.
 
-    This object starts them and sends them commands. They sleep between commands, so that they use no CPU time while
-    this library is measured.
+    This object starts the processes and sends them commands. The processes sleep between commands, so that they use no
+    CPU time while this library is measured.
     """
 
     def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
@@ -95,9 +95,9 @@ class PeerProcesses:
     def prepare(self, case: Case, warmup: int, renew: bool = False, row: int = 1) -> None:
         """Let all processes of another library, such as Open MPI, prepare the collective `case`.
 
-        They run it `warmup` times without timing it. `renew` tells whether to write the input again before each timed
-        iteration. `row` is the number of calls in an iteration. Raises: PeerCannot if the other library does not
-        support the collective; PeerFailed.
+        The processes run the collective `warmup` times without timing it. `renew` tells whether to write the input
+        again before each timed iteration. `row` is the number of calls in an iteration. Raises: PeerCannot if the other
+        library does not support the collective; PeerFailed.
         """
         answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup, "renew": renew, "row": row})
         reasons = [a.get("unsupported") or a.get("error") for a in answers]
@@ -150,7 +150,7 @@ class PeerProcesses:
     def close(self) -> None:
         """Ask all processes of another library, such as Open MPI, to end.
 
-        Kill those that do not end in time. Raises nothing.
+        Kill the processes that do not end in time. Raises nothing.
         """
         for channel in self._channels.values():
             with contextlib.suppress(OSError):
