@@ -36,11 +36,11 @@ BANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The targets for one collective, compared with other libraries such as Open MPI.
+    """The targets for the time of one collective, relative to other libraries such as Open MPI.
 
-    A target is the largest accepted ratio of this library's time to that of the fastest library in `against`. `bars`
-    has one target for each range of message sizes in `BANDS`. `near`, if not None, replaces `bars` on machines whose
-    cores share a cache.
+    A target is the largest accepted ratio of this library's time to the time of the fastest library in `against`.
+    `bars` has one target for each range of message sizes in `BANDS`. On machines whose cores share a cache, `near`
+    replaces `bars`, unless `near` is None.
 
     `buffers` is "plain" for NumPy arrays, "shared" for arrays in shared memory (`comm.empty`). `row` is how many calls
     are made without a barrier between them.

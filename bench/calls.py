@@ -40,8 +40,8 @@ class Arrays:
     def of(comm: Communicator, case: Case, shared: bool, needs_out: bool) -> Arrays:
         """Allocate the input and output arrays of this rank for `case`, a collective of a given size.
 
-        If `shared`, they are in shared memory, from `comm.empty`; otherwise they are NumPy arrays. `needs_out` tells
-        whether the collective needs a separate output array.
+        If `shared`, the arrays are in shared memory, from `comm.empty`; otherwise they are NumPy arrays. `needs_out`
+        tells whether the collective needs a separate output array.
         """
         dtype = dtype_of(case.dtype)
         ranks = case.ranks
@@ -73,7 +73,7 @@ class Bound:
     def renew(self) -> None:
         """Overwrite the input array of a measured collective, so that it is in the CPU's caches.
 
-        In a program it would be there, too, since the program has just computed it.
+        In a user's program the input would be in the caches, too, since the program has just computed it.
         """
         self.arrays.inp.fill(1)
 
@@ -116,10 +116,10 @@ def _one(comm: Communicator, case: Case, x: Array, out: Array) -> tuple[Callable
 
 
 def call_of(comm: Communicator, case: Case, x: Any, out: Any) -> Callable[[], Any]:
-    """A lambda that runs the collective of `case` on `x`, as the benchmark of other systems also calls lambdas.
+    """Return a lambda that runs the collective of `case` on `x`.
 
-    `x` and `out` are arrays in host memory or on a CUDA device. `functools.partial` would cost time, because it makes a
-    dictionary of the keyword arguments in each call.
+    `x` and `out` are arrays in host memory or on a CUDA device. For other systems, too, the benchmark calls lambdas.
+    `functools.partial` would cost time, because it makes a dictionary of the keyword arguments in each call.
     """
     op, root, algorithm = case.op, case.root, case.algorithm
     match case.collective:
@@ -167,7 +167,7 @@ def algorithm_of(comm: Communicator, case: Case) -> str:
 
 
 def engine_of(comm: Communicator, case: Case) -> str:
-    """Return what runs the call in `case` on arrays in CUDA memory: "leader", "nccl" or "staging"."""
+    """Return the name of the mechanism that runs `case` on arrays in CUDA memory: "leader", "nccl" or "staging"."""
     if case.algorithm != "auto":
         return case.algorithm
     reported = dict(_pairs(comm.explain(case.collective, case.nbytes, case.dtype)))

@@ -30,10 +30,10 @@ IN_PLACE: Final = "in-place"
 class Kind:
     """Properties of a collective that the benchmark needs, such as the definition of its size.
 
-    `reduces` tells whether the collective has an op, `rooted` whether it has a root. `parts` tells how its size is
-    defined, as in nccl-tests: True if the blocks of all ranks count together, as in allgather. `places` says whether it
-    can be called "out-of-place", "in-place" or both; the usual one comes first. `factor(ranks)` is the bus bandwidth
-    divided by the algorithm bandwidth.
+    `reduces` tells whether the collective has an op, `rooted` whether it has a root. `parts` tells whether its size
+    includes the blocks of all ranks, as for allgather; sizes are defined as in nccl-tests. `places` has the forms in
+    which the collective can be called, "out-of-place" and "in-place"; the usual form comes first. `factor(ranks)` is
+    the bus bandwidth divided by the algorithm bandwidth.
     """
 
     name: str
@@ -73,12 +73,12 @@ KINDS: Final = {kind.name: kind for kind in _KINDS}
 class Case:
     """One measurement of the benchmark: a collective with its size, dtype, op, root and algorithm.
 
-    `op` is "none" and `root` is -1 if the collective has none. `count` is the number of elements, defined as in
-    nccl-tests.
+    `op` is "none" if the collective has no op, and `root` is -1 if it has no root. `count` is the number of elements,
+    defined as in nccl-tests.
 
     Alternatively, a sequence of allreduces is measured, one for each gradient of the model `trace`. Then `parts` has
-    the number of elements of each gradient, and `count` is their sum. If `bucket` is not 0, consecutive gradients are
-    joined in buckets of at most `bucket` bytes, with one allreduce for each bucket.
+    the number of elements of each gradient, and `count` is the sum of these numbers. If `bucket` is not 0, consecutive
+    gradients are joined in buckets of at most `bucket` bytes, with one allreduce for each bucket.
     """
 
     collective: str

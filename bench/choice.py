@@ -34,9 +34,9 @@ _BOUNDS: Final = (3, 200)  # iterations in a round
 class AlgorithmTimes:
     """The times of one collective at one size, with `algorithm="auto"` and with each algorithm that can be named.
 
-    `chosen` is the algorithm that "auto" selects. `seconds` maps "auto" and the names of the algorithms to the time of
-    one call in each round of measurement. A time is None if the algorithm was left out of the round because it was far
-    slower.
+    `chosen` is the algorithm that "auto" selects. `seconds` maps "auto" and each algorithm's name to the times of one
+    call, one time for each round of measurement. If an algorithm was far slower than others, it was left out of some
+    rounds. Then its time in these rounds is None.
     """
 
     collective: str

@@ -118,7 +118,7 @@ class _Figure:
     pings: list[list[dict[str, Any]]]
 
     def typical(self, name: str) -> float | None:
-        """Return the median of one kind of reading of the machine's speed, in seconds, or None if there is none.
+        """Return the median of one kind of reading of the machine's speed, in seconds; None without such readings.
 
         `name` is the kind, such as "flag" for the latency of shared memory.
         """

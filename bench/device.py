@@ -24,7 +24,7 @@ _CUPY: Final = 'pip install "pycollectives[cuda12]" or "[cuda13]"'
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A CUDA device with the stream in which this rank measures. `cupy` is the module."""
+    """A CUDA device, and the stream in which this rank measures on it. `cupy` is the imported package CuPy."""
 
     cupy: Any
     number: int
@@ -36,12 +36,18 @@ class Device:
         self.stream.synchronize()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array on the device, uninitialised. TypeError if CuPy does not have the dtype, as on every rank."""
+        """Return an uninitialised array on the device.
+
+        Raises: TypeError, on all ranks, if CuPy does not have the dtype.
+        """
         return self.cupy.empty(shape, dtype)
 
 
 def check() -> None:
-    """Raise TransportUnavailable, which says what is missing, if this process cannot use a CUDA device by CuPy."""
+    """Check that this process can use a CUDA device with CuPy.
+
+    Raises: TransportUnavailable, which says what is missing.
+    """
     reason = _engine.why_no_cuda()
     if reason is not None:
         raise TransportUnavailable(f"--device cuda: {reason}; `collectives doctor` lists what was found")
@@ -53,9 +59,10 @@ def check() -> None:
 
 @contextmanager
 def using(local_rank: int) -> Iterator[Device]:
-    """In a `with` block, use the device of the rank with that number on its host, and a new stream.
+    """A context manager that makes a CUDA device current, with a new stream, and yields both as a `Device`.
 
-    Raises: TransportUnavailable if there is none.
+    `local_rank`, this rank's number on its host, selects the device. Raises: TransportUnavailable if this process
+    cannot use a CUDA device.
     """
     check()
     import cupy
@@ -74,13 +81,13 @@ def address(array: Any) -> int:
 
 
 def description(device: Device) -> str:
-    """A line about device, driver and CuPy, for the head of a table."""
+    """Return a line of text about device, driver and CuPy, for the head of a table."""
     code = _engine.cuda_driver()[1]
     version = getattr(device.cupy, "__version__", "unknown")
     return f"{device.name} (device {device.number}), driver for CUDA {code // 1000}.{code % 1000 // 10}, CuPy {version}"
 
 
 def host_copy(array: Any) -> np.ndarray[Any, Any]:
-    """The elements of an array of CuPy in host memory, once the current stream has come so far."""
+    """Wait for the operations in the current stream, then return a copy of a CuPy array in host memory."""
     copied: np.ndarray[Any, Any] = array.get()
     return copied

@@ -34,9 +34,10 @@ _FREE: Final = 0x7FFFFFFF  # a value that lets every wait pass
 
 
 def floors(comm: Communicator, names: Sequence[str], device: Device, stack: ExitStack) -> list[Contestant]:
-    """Return objects that measure lower limits on devices; `names` selects them. All ranks must call this.
+    """Return objects that measure lower bounds for a collective's time on CUDA devices. All ranks must call this.
 
-    `comm` is the benchmark's communicator, `device` this rank's. `stack` frees the resources at the end.
+    `names` selects the bounds; the module docstring lists them. `comm` is the benchmark's communicator, `device` this
+    rank's device. `stack` frees the resources at the end.
     """
     driver = Driver()
     begin: dict[str, Begin] = {
@@ -70,7 +71,10 @@ def _launch(driver: Driver, device: Device) -> Callable[[], None]:
 
 
 class Hop:
-    """The time of a flag between the streams of ranks 0 and 1, by operations on memory. Does not depend on the size."""
+    """A lower bound for a collective's time: the latency of a flag from the stream of rank 0 to that of rank 1.
+
+    One stream writes the flag into host memory, the other stream waits for it. The size does not matter.
+    """
 
     name: Final = "hop"
     is_ours: Final = False

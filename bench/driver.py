@@ -33,19 +33,19 @@ class Driver:
         self._wait: Final = self._function("cuStreamWaitValue32", _HANDLE, _U64, ctypes.c_uint32, _U32)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy within the device's memory, in `stream`; `target` and `source` are addresses."""
+        """Copy `nbytes` bytes within the device's memory, in `stream`. `target` and `source` are addresses."""
         _check(self._copy(target, source, nbytes, stream))
 
     def write(self, stream: int, address: int, value: int) -> None:
-        """Let `stream` write 32 bits to the device's `address`, when it comes to this operation."""
+        """Append to `stream` an operation that writes the 32 bits of `value` to the device's `address`."""
         _check(self._write(stream, address, value, 0))
 
     def wait(self, stream: int, address: int, value: int) -> None:
-        """Let `stream` wait until the 32 bits at the device's `address` are at least `value`."""
+        """Append to `stream` a wait until the 32 bits at the device's `address` are at least `value`."""
         _check(self._wait(stream, address, value, 0))
 
     def empty_kernel(self) -> Callable[[int], None]:
-        """Return a function that launches a kernel which does nothing, in one thread, in the stream given."""
+        """Return a function that launches an empty kernel, with one thread, in the stream that it is called with."""
         module, kernel = _HANDLE(), _HANDLE()
         _check(self._function("cuModuleLoadData", _HANDLE, ctypes.c_char_p)(ctypes.byref(module), _NOTHING))
         _check(
@@ -58,7 +58,10 @@ class Driver:
 
     @contextmanager
     def registered(self, address: int, nbytes: int) -> Iterator[int]:
-        """In a `with` block, let devices reach host memory at `address`; returns its address on devices."""
+        """A context manager that lets devices access `nbytes` bytes of host memory at `address`.
+
+        It yields the address of this memory on devices.
+        """
         _check(self._function("cuMemHostRegister", _HANDLE, _SIZE, _U32)(address, nbytes, _PORTABLE_AND_MAPPED))
         try:
             found = _U64()

@@ -16,7 +16,8 @@ INTERRUPTED: Final = 130
 def guarded(name: str, work: Callable[[], int]) -> int:
     """Call `work` and return the exit code that it returns.
 
-    If it raises an error, print the error after `name` to the standard error, and return the exit code `FAILED`, 3.
+    If `work` raises CollectiveError, ValueError, OSError or MemoryError, print the error after `name` to the standard
+    error, and return the exit code `FAILED`, 3. After Ctrl-C, return the exit code `INTERRUPTED`, 130.
     """
     try:
         return work()

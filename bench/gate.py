@@ -20,7 +20,7 @@ _NAME: Final = 128
 
 
 class Gate:
-    """Makes all ranks of a communicator except rank 0 sleep while rank 0 does something, so that they use no CPU time.
+    """Lets all ranks of a communicator except rank 0 sleep, without using CPU time, while rank 0 does something.
 
     All ranks must be on this machine. Close the object, or use it in a `with` statement.
     """
@@ -44,7 +44,7 @@ class Gate:
     def while_asleep(self, work: Callable[[], str]) -> str:
         """Run `work` on rank 0 while the other ranks sleep.
 
-        All ranks call this, and all get the text that `work` returns.
+        All ranks must call this. All ranks get the text that `work` returns.
         """
         if self._up is not None:
             return str(self._up.receive(WAIT))

@@ -35,7 +35,7 @@ class Framework:
     `ours` names this library's hook for the framework, and `theirs` the framework's own allreduce, both in
     `peers.HOOKS`. `what` describes the framework's allreduce to users. `ways` are the forms in which it can be called,
     such as once for each tensor. `own_ways` tells whether the hook of this library can be called in these forms, too.
-    `bar` is the target: how many times as fast the hook has to be.
+    `bar` is the target: the hook has to be at least `bar` times as fast as the framework's allreduce.
     """
 
     name: str
@@ -96,8 +96,9 @@ def run(
     """Measure `todo` with this library's hook and with the framework's own allreduce, in alternation.
 
     `comm` has this process as its only rank. The ranks that are measured are other processes, which this function
-    starts and ends. `folder` is a private directory for them. `plan` has the options of the benchmark. `note` is called
-    with messages about progress, and `take` with each result. Return the versions of the packages of both.
+    starts and ends. `folder` is a private directory for these processes. `plan` has the options of the benchmark.
+    `note` is called with messages about progress, and `take` with each result. Return a dict from the hook's and the
+    allreduce's name to the versions of their packages.
     """
     by_name = {peer.name: peer for peer in plan.peers}
     ranks = todo[0].ranks
@@ -120,9 +121,9 @@ def peers(frameworks: Sequence[Framework], python: str) -> tuple[PeerPlan, ...]:
 
 
 def factor(row: Row) -> float | None:
-    """The framework's time divided by that of this library's hook, or None if one of the two was not measured.
+    """Return the framework's time divided by the time of this library's hook, or None unless both were measured.
 
-    `row` has the times of both. The result is the median of the ratios of all rounds of measurement.
+    `row` has both times. The result is the median of the ratios of all rounds of measurement.
     """
     ours, theirs = _pair(row)
     return None if ours.unsupported or theirs.unsupported else 1 / row.ratio(theirs)
@@ -142,8 +143,9 @@ def _pair(row: Row) -> tuple[Measurement, Measurement]:
 class Verdict:
     """The comparison of this library's hook with a framework's own allreduce, on the gradients of one model.
 
-    `ours` and `theirs` are the times of the two, in seconds. `our_way` and `their_way` are the forms of call that were
-    fastest. `factor` is theirs / ours, and `bar` the smallest factor that is accepted, or None.
+    `ours` and `theirs` are the times of the hook and of the framework, in seconds. `our_way` and `their_way` are the
+    forms of call that were fastest. `factor` is theirs / ours. `bar` is the smallest accepted factor, or None if there
+    is no target for the model.
     """
 
     framework: str
@@ -163,7 +165,7 @@ class Verdict:
 def verdicts(framework: Framework, rows: Sequence[Row]) -> list[Verdict]:
     """Compare this library's hook with the framework on each model for which both gave correct results.
 
-    `rows` has the times of both, for each model and each form in which the gradients can be passed.
+    `rows` has both times for each model and each form in which the gradients can be passed.
     """
     found = []
     for name in dict.fromkeys(row.case.trace for row in rows):

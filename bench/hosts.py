@@ -60,7 +60,7 @@ class Group:
 
     @property
     def hosts(self) -> list[tuple[Facts, int]]:
-        """One entry for each machine: the properties of one of its ranks, and the number of ranks on the machine."""
+        """A list with a pair for each machine: the properties of one of its ranks, and the number of its ranks."""
         counts = Counter(facts.machine for facts in self.ranks)
         first = {facts.machine: facts for facts in reversed(self.ranks)}
         return [(first[machine], counts[machine]) for machine in counts]
@@ -79,7 +79,7 @@ class Group:
 
 
 def gather(comm: Communicator, device: str = "") -> Group:
-    """Collect the properties of all ranks and their machines; return the same on every rank.
+    """Collect the properties of all ranks and their machines; return the same `Group` on every rank.
 
     `device` describes the device on which this rank has its arrays, "" for host memory. The call is collective: all
     ranks must make it.
@@ -142,12 +142,12 @@ def _cpu_times() -> list[int]:
 
 
 def memory(name: str) -> int:
-    """Return the entry `name` of /proc/meminfo, such as "MemTotal", in bytes; 0 if there is none."""
+    """Return the entry `name` of /proc/meminfo, such as "MemTotal", in bytes; 0 if there is no such entry."""
     return _kilobytes("/proc/meminfo", name)
 
 
 def own_memory(name: str) -> int:
-    """Return the entry `name` of /proc/self/status, such as "VmRSS" or "VmHWM", in bytes; 0 if there is none."""
+    """Return the entry `name` of /proc/self/status, such as "VmRSS", in bytes; 0 if there is no such entry."""
     return _kilobytes("/proc/self/status", name)
 
 

@@ -29,8 +29,8 @@ _ELEMENTS: Final = 1 << 14
 class Counts:
     """How many operating-system resources this process and the rendezvous store use at one moment.
 
-    `segments` is the number of shared-memory mappings, `keys` the number of keys in the store. `files` counts those of
-    the store and of /dev/shm. `memory` is the resident memory in bytes.
+    `segments` is the number of shared-memory mappings, `keys` the number of keys in the store. `files` is the number of
+    files of the store and in /dev/shm. `memory` is the resident memory in bytes.
     """
 
     descriptors: int
@@ -75,7 +75,7 @@ class Lifetimes:
     def grown(self) -> list[str]:
         """The names of the resources that leak, such as "descriptors" or "threads".
 
-        More of them are in use after communicators were created and closed than before.
+        More of these resources are in use after the measured rounds than before; memory may grow by `GROWTH` bytes.
         """
         before, after = asdict(self.before), asdict(self.after)
         return [name for name in before if after[name] > before[name] + (GROWTH if name == "memory" else 0)]

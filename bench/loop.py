@@ -36,9 +36,9 @@ def sample(
 ) -> Samples:
     """Time `call` on this rank; return the seconds of each iteration as a float64 array of length `iterations`.
 
-    Before each iteration, `barrier` is called, outside the timed part. `renew`, if not None, is called before that, to
-    write the input data again. An iteration makes `row` calls, and its value is their mean time. `settle`, if not None,
-    waits at the end of the timed part until the calls are complete.
+    Before each iteration, `barrier` is called, outside the timed part. Before the barrier, `renew` is called, if not
+    None, to write the input data again. An iteration makes `row` calls, and its value is their mean time. `settle`, if
+    not None, waits at the end of the timed part until the calls are complete.
     """
     many = call if row == 1 and settle is None else _in_a_row(call, row, settle)
     clock = time.perf_counter_ns
@@ -88,9 +88,9 @@ def elapsed(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long one library is timed before the next one is: for `seconds`, with `fewest` to `most` iterations.
+    """The length of a turn, in which one library is timed: about `seconds`, with `fewest` to `most` iterations.
 
-    The benchmark times several libraries in alternation. One uninterrupted measurement of one library is called a turn.
+    The benchmark times several libraries in alternation. A turn is one uninterrupted measurement of one library.
     """
 
     seconds: float

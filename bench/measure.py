@@ -43,7 +43,7 @@ class Contestant(Protocol):
     def prepare(self, case: Case) -> None:
         """Allocate the arrays for the collective `case`, and run it a few times without timing it.
 
-        Raises: Unsupported if the library does not support it, on all ranks or on none.
+        Raises: Unsupported, on all ranks, if the library does not support the collective.
         """
 
     def wrong(self, case: Case, salt: int) -> int:
@@ -69,9 +69,10 @@ class Contestant(Protocol):
 class Measurement:
     """The times of one library for one collective at one size.
 
-    The benchmark times all libraries in turn, in several rounds. `rounds` has an array for each round, with the seconds
-    of each call on its slowest rank. `ranks` has each rank's median in seconds. `wrong` is the number of wrong elements
-    in the results, or None if they were not checked. `unsupported` is the reason why nothing was measured.
+    The benchmark times all libraries in turn, in several rounds. `rounds` has an array for each round: for each call,
+    the seconds on its slowest rank. `ranks` has the median time of a call on each rank, in seconds. `wrong` is the
+    number of wrong elements in the results, or None if the results were not checked. `unsupported` is the reason why
+    nothing was measured.
     """
 
     contestant: str
@@ -94,8 +95,8 @@ class Measurement:
 class Row:
     """One line of the benchmark's output: the times of all libraries for one collective at one size.
 
-    `algorithm` is the algorithm that this library ran. `measurements` has the times of each library, by its name, those
-    of this library first. `pings` has two readings of the machine's speed for each round of measurement, taken before
+    `algorithm` is the algorithm that this library ran. `measurements` maps the name of each library to its times; this
+    library comes first. `pings` has two readings of the machine's speed for each round of measurement, taken before
     and after the round (see the module `ping`).
     """
 
@@ -106,9 +107,9 @@ class Row:
 
     @property
     def ours(self) -> Measurement:
-        """The times of this library with which those of other libraries are compared.
+        """The times of this library that are compared with the times of other libraries.
 
-        They are the out-of-place times if these were measured, otherwise the in-place times.
+        The out-of-place times are used if they were measured, otherwise the in-place times.
         """
         return next(m for m in self.measurements.values() if m.is_ours and not m.unsupported)
 
@@ -205,17 +206,20 @@ class Runnable(Protocol):
     def call(self) -> Callable[[], Any]: ...
     @property
     def settle(self) -> Callable[[], Any] | None:
-        """Wait until the calls that were made are complete. None if they are when they return."""
+        """A function that waits until all calls are complete, or None if each call is complete when it returns."""
 
     def renew(self) -> None: ...
     def wrong(self, salt: int) -> int: ...
 
 
 class Binder(Protocol):
-    """Arrays for the collective that is being measured, and its call on them."""
+    """Allocates the arrays for the collective that is being measured, and makes it ready to be run on these arrays."""
 
     def bind(self, case: Case, place: str) -> Runnable:
-        """The collective `case`, called "in-place" or "out-of-place". Raises: Unsupported, on all ranks or on none."""
+        """Return the collective `case`, ready to be called "in-place" or "out-of-place", as `place` says.
+
+        Raises: Unsupported, on all ranks or on none.
+        """
 
     def free(self) -> None: ...
 
@@ -260,8 +264,9 @@ def measure(
 
     `plan` has the options, such as the number of rounds. `case` is the collective and its size. `number` counts the
     measurements of this run of the benchmark, and selects the test data. `ping` measures the speed of the machine
-    before and after each round. `note` is called with messages about progress. `algorithm` returns the name of what
-    this library has run for a case. The times of other libraries are valid on rank 0 only.
+    before and after each round. `note` is called with messages about progress. `algorithm(case)` returns the name of
+    the algorithm, or the mechanism for CUDA devices, that this library has run. The times of other libraries are valid
+    on rank 0 only.
     """
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
     iterations: dict[str, int] = {}

@@ -34,8 +34,9 @@ LINKED: Final = 16  # ranks of the group in which all links are opened
 class Figure:
     """The result of a measurement of memory: how many bytes each rank's process used.
 
-    `what` says what was measured, `how` the method. `ranks` has the bytes by rank, `value` the largest of them. `bar`
-    is the target, the largest accepted value. `wrong` is the number of wrong elements in the results of collectives.
+    `what` says what was measured, `how` the method. `ranks` has the bytes by rank, `value` is the largest of these
+    numbers. `bar` is the target, the largest accepted value. `wrong` is the number of wrong elements in the results of
+    collectives.
     """
 
     what: str

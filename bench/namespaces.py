@@ -24,8 +24,8 @@ _serial = itertools.count()
 class Host:
     """A network namespace that stands for a host in tests and benchmarks.
 
-    `namespace` is its name, for `ip netns exec`. `addresses` maps the names of its network interfaces to their IP
-    addresses.
+    `namespace` is the name of the namespace, for `ip netns exec`. `addresses` maps the name of each network interface
+    in it to an IP address.
     """
 
     namespace: str
@@ -38,7 +38,7 @@ class Host:
 
 
 def why_not(rate: str | None = None) -> str | None:
-    """Return None if network namespaces can be created on this machine, or the reason why they cannot, as text.
+    """Return the reason why network namespaces cannot be created on this machine, as text, or None if they can.
 
     If `rate` is given, a bit rate such as "1gbit", test also whether links can be limited to it.
     """
@@ -65,8 +65,8 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Seque
     """A context manager that creates `count` network namespaces, which stand for hosts.
 
     Each host has one interface (net0, net1, …) in each of `networks`, which are bridges. A network is given as the
-    address of its hosts, with {} in place of the host's number. `rates` has a bit rate for each network, as tc writes
-    it ("1gbit"), to which each interface is limited in both directions. Without `rates` there is no limit.
+    address of its hosts, with {} in place of the host's number. `rates` has a bit rate for each network, in the
+    notation of tc ("1gbit"); it limits each interface in both directions. Without `rates` there is no limit.
     """
     prefix = f"pc{os.getpid()}n{next(_serial)}"
     switch = f"{prefix}sw"
@@ -100,9 +100,9 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Seque
 def bonded_hosts(count: int, rates: Sequence[str]) -> Iterator[list[Host]]:
     """A context manager that creates `count` network namespaces, which stand for hosts with several parallel links.
 
-    There is one link for each of `rates`, limited to that bit rate. Each host has a single address, that of its
-    interface `bond`. Each connection uses one of the links, selected by a hash of its ports. Bonded network cards, and
-    equal-cost routes in a switched network, behave in the same way.
+    There is one link for each of `rates`, limited to that bit rate. Each host has a single address, which belongs to
+    its interface `bond`. A hash of a connection's ports selects the link that the connection uses. Bonded network
+    cards, and equal-cost routes in a switched network, behave in the same way.
     """
     networks = [f"10.99.{net}.{{}}/24" for net in range(len(rates))]
     with hosts(count, networks, rates) as made:

@@ -34,7 +34,7 @@ class OnDevice:
     call: Callable[[], Any]
 
     def settle(self) -> None:
-        """Wait until the calls that were made are complete; a timed iteration ends with it."""
+        """Wait until all calls are complete. A timed iteration ends with this wait."""
         self.device.settle()
 
     def renew(self) -> None:
@@ -70,7 +70,7 @@ class DeviceMemory:
         self._arrays: tuple[Any, Any] = (None, None)
 
     def bind(self, case: Case, place: str) -> OnDevice:
-        """The collective `case` with its arrays. Raises: ValueError if CuPy does not have the dtype."""
+        """Return the collective `case` with its arrays. Raises: ValueError if CuPy does not have the dtype."""
         if self._case != case:
             self.free()  # before new arrays are made
             try:

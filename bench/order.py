@@ -11,10 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the ranks of a benchmark have to measure: each of `collectives` at each of `sizes`, in bytes.
+    """The measurements that the ranks of a benchmark have to make: each of `collectives` at each of `sizes`, in bytes.
 
-    `transport` is the transport to use. `budget` is a time in seconds, for all measurements or for each size. The
-    function that takes this object says which.
+    `transport` is the transport to use. `budget` is a time in seconds. The function that takes this object says whether
+    the time is for all measurements or for each size.
     """
 
     collectives: tuple[str, ...]

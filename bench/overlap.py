@@ -47,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """When the allreduce of one bucket of gradients started and finished.
+    """The times at which the allreduce of one bucket of gradients started and finished.
 
     Both times are in seconds from the start of the training step.
     """
@@ -93,7 +93,7 @@ class Overlap:
 
     @property
     def gain(self) -> float:
-        """The fraction of a training step's time that one allreduce per bucket saves, compared with a single one."""
+        """The fraction of a training step's time that is saved by one allreduce per bucket instead of a single one."""
         pairs = zip(self.times("bucketed"), self.times("fused"), strict=True)
         return 1 - median(bucketed / fused for bucketed, fused in pairs)
 

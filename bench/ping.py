@@ -43,8 +43,8 @@ class Reading:
     """Three times, in seconds, that show how fast the machine is at the moment.
 
     `flag` is the latency of 8 bytes in shared memory from rank 0 to rank 1; None if these ranks have no shared memory.
-    `link` is the latency of a message of 8 bytes, with `send` and `recv`. `core` is the time of a short loop that both
-    ranks run at the same time, on the slower of them.
+    `link` is the latency of a message of 8 bytes, with `send` and `recv`. Both ranks run a short loop at the same time;
+    `core` is the time of this loop on the slower rank.
     """
 
     flag: float | None

@@ -43,10 +43,11 @@ class Plan:
     the given sizes. Each model is measured with one allreduce per gradient, and with gradients joined in buckets of
     `bucket` bytes.
 
-    `places` are the forms of call to measure, "out-of-place" and "in-place"; `usual` restricts them to one form for
-    each collective. `device` is "cpu" for arrays in host memory, "cuda" for arrays on CUDA devices. `buffers` is
-    "plain" for arrays of NumPy or CuPy, "shared" for arrays from `comm.empty`. `peers` are other libraries to measure,
-    and `limits` lower bounds such as the time of a plain copy (see limits.py and device_limits.py).
+    `places` are the forms of call to measure, "out-of-place" and "in-place". If `usual`, each collective is measured in
+    the first of its forms only. `device` is "cpu" for arrays in host memory, "cuda" for arrays on CUDA devices.
+    `buffers` is "plain" for arrays of NumPy or CuPy, "shared" for arrays from `comm.empty`. `peers` are other libraries
+    to measure. `limits` are lower bounds to measure, such as the time of a plain copy (see limits.py and
+    device_limits.py).
 
     `iterations` is the number of calls to time; if None, as many as fit into `budget` seconds. `rounds` is the number
     of rounds, in each of which all libraries are timed in turn. If `renew`, every rank writes its input again before
@@ -118,8 +119,8 @@ def load(modules: tuple[str, ...], folder: str) -> None:
 def cases(plan: Plan, ranks: int) -> list[Case]:
     """Return the measurements that `plan` asks for, in the order in which they are made and printed.
 
-    Each is one collective at one size on `ranks` ranks. Raises: ValueError for unknown names, and for combinations that
-    are impossible.
+    Each measurement is of one collective at one size on `ranks` ranks. Raises: ValueError for unknown names, and for
+    combinations that are impossible.
     """
     found = list(dict.fromkeys(_cases(plan, ranks)))
     if not found:

@@ -25,8 +25,8 @@ _PANELS: Final = (("time, median (us)", "seconds", 1e6), ("bus bandwidth (GB/s)"
 class Curve:
     """One line of a plot: the times of one library for one collective, dtype, op and algorithm, at all measured sizes.
 
-    `points` are ascending by size. Each has the size in bytes, the median time in seconds, and the bus bandwidth in
-    GB/s.
+    `points` are ascending by size. Each point has the size in bytes, the median time in seconds, and the bus bandwidth
+    in GB/s.
     """
 
     label: str
@@ -35,10 +35,10 @@ class Curve:
 
 
 def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
-    """Return the lines of each plot, by the plot's title.
+    """Return a dict from the title of each plot to the lines of the plot.
 
-    `results` are the results of the benchmark, as its JSON file has them. There is one plot for each collective, or
-    model if gradients were measured. Collectives of 0 bytes are omitted.
+    `results` are the results of the benchmark, as its JSON file has them. There is one plot for each collective and, if
+    gradients were measured, for each model. Collectives of 0 bytes are omitted.
     """
     found: dict[str, dict[tuple[str, str], list[tuple[int, float, float]]]] = {}
     results = [r for r in results if r["bytes"]]

@@ -59,7 +59,7 @@ class Peak:
 def allreduce(nbytes: int, buffers: str, algorithm: str, timeout: float) -> Found:
     """Measure the memory that the first allreduce of a communicator needs, on an array of `nbytes` bytes, in place.
 
-    `buffers` is "plain" for a NumPy array, "shared" for one in shared memory (`comm.empty`). `timeout` is in seconds.
+    `buffers` is "plain" for a NumPy array, "shared" for an array from `comm.empty`. `timeout` is in seconds.
     """
     with collectives.init(timeout=timeout) as comm:
         count = max(1, nbytes // 4)

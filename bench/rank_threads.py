@@ -119,9 +119,9 @@ def place(name: str) -> Iterator[Place]:
 
 
 def usual() -> tuple[str, ...]:
-    """Return the rendezvous stores to measure by default: "memory", "file" and "tcp".
+    """Return the names of the rendezvous stores to measure by default: "memory", "file" and "tcp".
 
-    If COLLECTIVES_STORE is the URL of a Redis server, it is the fourth.
+    If COLLECTIVES_STORE is the URL of a Redis server, this URL is the fourth name.
     """
     url = os.environ.get("COLLECTIVES_STORE", "")
     return (*OWN, url) if url.startswith("redis://") else OWN
@@ -131,7 +131,7 @@ def usual() -> tuple[str, ...]:
 def job() -> Iterator[bytes]:
     """A context manager that prepares a job as a launcher does: it sets a run id and yields a secret.
 
-    The run id is in the environment variable COLLECTIVES_RUN_ID. Both are new for each job.
+    The run id is in the environment variable COLLECTIVES_RUN_ID. Run id and secret are new for each job.
     """
     before = os.environ.get("COLLECTIVES_RUN_ID")
     os.environ["COLLECTIVES_RUN_ID"] = secrets.token_hex(16)

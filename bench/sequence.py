@@ -22,9 +22,9 @@ One = Callable[[Case, Any, Any], Bound]
 
 
 def bind(case: Case, inp: Any, out: Any, one: One, memory: Callable[[int, Any], Any] = np.zeros) -> Bound:
-    """Return a function that runs the allreduces of many gradients, described by `case`, and the array of the results.
+    """Return a function that runs the collective, or the many allreduces, of `case`, and the array of the results.
 
-    The array is `inp` or `out`. `one(case, input, output)` returns such a function and array for a single allreduce.
+    The array is `inp` or `out`. `one(case, input, output)` returns such a function and array for a single collective.
     `memory(elements, dtype)` allocates the buckets in which gradients are joined.
     """
     if not case.parts:

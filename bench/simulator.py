@@ -28,8 +28,9 @@ BOUNDS: Final = (2, 25)  # iterations of a case in a pass
 def measure(order: Order, ranks: int) -> list[Measured]:
     """Measure the collectives and sizes in `order` on `ranks` ranks of this machine, with every algorithm.
 
-    Return each collective, algorithm and size with its time in seconds. `order.budget` is about the time for all, in
-    seconds. Raises: StartError or OSError if a process cannot be started; RuntimeError if a rank failed.
+    Return each collective, algorithm and size with its time in seconds. `order.budget` is about the time for all
+    measurements, in seconds. Raises: StartError or OSError if a process cannot be started; RuntimeError if a rank
+    failed.
     """
     found = answer("collectives.bench.simulator", asdict(order), ranks, {"COLLECTIVES_CALIBRATE": "off"})
     return [Measured(Case(*case), seconds) for case, seconds in found]

@@ -31,9 +31,9 @@ _BESIDES: Final = 0.35  # first estimate of the seconds that a figure takes beyo
 class Size:
     """The comparison of this library with others for one collective at one message size.
 
-    `ratio` is this library's time divided by that of the fastest other library, `best`. `bar` is the target, the
+    `ratio` is this library's time divided by the time of `best`, the fastest other library. `bar` is the target, the
     largest accepted ratio. `mode` is "near" if the cores share a cache, "far" if not. `rounds` is the number of rounds
-    of measurement. `set_aside` of them do not count, because the machine was faster or slower than in most rounds.
+    of measurement. `set_aside` of these rounds do not count: the machine was faster or slower than in most rounds.
     """
 
     nbytes: int

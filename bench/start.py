@@ -74,11 +74,11 @@ def processes(
 
 
 def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
-    """Run the function `main` of the Python module `module` in `ranks` processes, and return what rank 0 answers.
+    """Run the function `main` of the Python module `module` in `ranks` processes, and return the result of rank 0.
 
-    Each process is one rank of a job, and gets `task` as JSON. Its `main` calls the function `answering`. `environment`
-    has additional environment variables. Raises: StartError or OSError if a process cannot be started; RuntimeError if
-    a rank failed.
+    Each process is one rank of a job, and gets `task` as JSON. The function `main` must call the function `answering`.
+    `environment` has additional environment variables. Raises: StartError or OSError if a process cannot be started;
+    RuntimeError if a rank failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         file = Path(folder) / "answer"
@@ -91,8 +91,9 @@ def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mappin
 def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
     """Call `run` with the task of this process, report its result, and exit.
 
-    A process that the function `answer` has started calls this; `answer` then returns the result. On rank 0, `run` must
-    return a value that JSON can represent; on other ranks, None. An error that `run` raises is printed after `name`.
+    Call this in the processes that the function `answer` starts; `answer` then returns the result of rank 0. On rank 0,
+    `run` must return a value that JSON can represent; on other ranks, None. An error that `run` raises is printed after
+    `name`.
     """
     given = json.loads(sys.argv[1])
 

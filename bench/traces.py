@@ -31,8 +31,8 @@ def shapes(name: str) -> list[Shape]:
 def buckets(parts: tuple[int, ...], most: int) -> list[tuple[int, int]]:
     """Join consecutive gradients in buckets of at most `most` elements. A larger gradient has a bucket to itself.
 
-    `parts` has the number of elements of each gradient. Return, for each bucket, the index of its first gradient and
-    that of its last gradient plus 1.
+    `parts` has the number of elements of each gradient. Return a list with a pair for each bucket: the index of its
+    first gradient, and the index of its last gradient plus 1.
     """
     found: list[tuple[int, int]] = []
     first = held = 0

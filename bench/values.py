@@ -47,8 +47,8 @@ class Values:
     def total(self, ranks: int | None = None) -> Array:
         """Return the reduction of the arrays that `table` returns for the first `ranks` ranks.
 
-        If `ranks` is None, all ranks count. Ranks' inputs repeat their tables, so the correct result repeats this
-        array.
+        If `ranks` is None, all ranks count. A rank's input repeats the rank's table, so the correct result repeats the
+        returned array.
         """
         if self.op == "avg":
             whole = self.table(0).astype(np.complex128)

@@ -31,7 +31,7 @@ _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, float]:
     """Parse the value of a command-line option that is a bit rate, such as "200mbit".
 
-    Return it as text in the notation of the program tc, and in bytes per second.
+    Return the rate as text in the notation of the program tc, and in bytes per second.
     """
     return _rate(value.lower())
 
@@ -39,7 +39,7 @@ def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, f
 def rates(ctx: click.Context, param: click.Parameter, value: str) -> list[tuple[str, float]]:
     """Parse the value of a command-line option that is a list of bit rates, separated by commas.
 
-    Return each as text in the notation of the program tc, and in bytes per second.
+    Return each rate as text in the notation of the program tc, and in bytes per second.
     """
     return [_rate(text.strip()) for text in value.lower().split(",")]
 
