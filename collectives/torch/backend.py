@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 
 class ForwardingBackend:
-    """The object that torch.distributed asks for a process group's backend, for tensors of one type of device.
+    """The object that torch.distributed uses as a process group's backend for tensors on one type of device.
 
-    It passes all operations on to the process group `group`, and has none of the optional features of torch's backends.
-    isinstance() takes it for torch's ProcessGroupGloo. Otherwise `torch.distributed.distributed_c10d._set_pg_timeout`
-    would warn, and would not change its timeout.
+    It passes all operations on to the process group `group`. It has none of the optional features of torch's backends.
+    For isinstance() it is a ProcessGroupGloo of torch. Otherwise `torch.distributed.distributed_c10d._set_pg_timeout`
+    would warn, and would not change the group's timeout.
     """
 
     supports_coalescing = False

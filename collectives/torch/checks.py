@@ -36,9 +36,10 @@ def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
 def exchanged_counts(
     output: Any, inp: Any, output_splits: Any, input_splits: Any, size: int, rank: int
 ) -> list[int] | None:
-    """Returns how many elements `all_to_all_single` sends to each of `size` ranks; None if all parts are equal.
+    """Returns how many elements `all_to_all_single` sends to each of `size` ranks; None if there are no splits.
 
-    Raises ValueError if the tensors `output` and `inp` do not fit together, or the splits do not fit them.
+    Without splits all parts are equal. Raises ValueError if the tensors `output` and `inp` do not fit together, or if
+    the splits do not fit the tensors.
     """
     receives = rows_of(output, output_splits, size, "output")
     sends = rows_of(inp, input_splits, size, "input")
@@ -56,9 +57,10 @@ def exchanged_counts(
 
 
 def everyones(lists: Any, size: int, what: str) -> list[Any]:
-    """Returns a list of one tensor for each of `size` ranks; `lists` is this list, or a list that contains only it.
+    """Returns a list with one tensor for each of `size` ranks.
 
-    Raises ValueError, whose text begins with `what`, for another number of tensors.
+    `lists`: the list to return, or a list whose only item is the list to return. Raises ValueError if the number of
+    tensors is not `size`. `what`: the name of the operation, for the error.
     """
     tensors = list(lists if lists and isinstance(lists[0], torch.Tensor) else one(lists, what))
     if len(tensors) != size:
@@ -94,7 +96,7 @@ def check_gathered(output: Any, inp: Any, size: int) -> None:
 def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
     """Raises ValueError if `tensor` and `other` differ in dtype or number of elements.
 
-    `what` and `name` are for the error: the name of the operation, and that of `other`.
+    For the error: `what` is the name of the operation, and `name` describes the tensor `other`.
     """
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         raise ValueError(f"{what}: {name} is {form(other)}, which does not fit {form(tensor)}")

@@ -28,10 +28,10 @@ class Compression:
         self._residuals: Final[dict[Hashable, Any]] = {}
 
     def compress(self, tensor: Any, key: Hashable = None) -> Any:
-        """Returns the tensor to send instead of `tensor`, in a 16-bit dtype.
+        """Returns the tensor to send: `tensor` in a 16-bit dtype, or `tensor` itself if it is not to be converted.
 
-        `key` identifies the gradient from step to step, for error feedback: the rounding error is then added to the
-        gradient of the next step. If `key` is None, the rounding error is lost.
+        `key` identifies a gradient from step to step. With error feedback, the rounding error of a gradient is added
+        to the gradient with the same `key` in the next step. If `key` is None, the rounding error is lost.
         """
         if self._dtype is None or tensor.dtype not in (torch.float32, torch.float64):
             return tensor

@@ -27,7 +27,10 @@ from collectives.torch.tensors import same
 
 
 class DeviceOperations:
-    """The collectives that torch calls on rank `rank` of `size` with tensors on the CUDA device `device`."""
+    """Translates torch's collectives on tensors of the CUDA device `device` to calls of a communicator.
+
+    `rank`, `size`: this rank's number, and the number of ranks.
+    """
 
     def __init__(self, rank: int, size: int, device: Any) -> None:
         self._rank: Final = rank

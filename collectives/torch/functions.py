@@ -25,7 +25,7 @@ Seconds: TypeAlias = "float | None"
 
 
 class Handle:
-    """An operation that runs in the background. Do not use its tensors until it is done."""
+    """A handle of a collective that runs in the background. Do not use the collective's tensors until it is done."""
 
     def __init__(self, work: Any, deliver: Callable[[Any], Any]) -> None:
         self._work: Final = work
@@ -39,8 +39,8 @@ class Handle:
     def wait(self, timeout: Seconds = None) -> Any:
         """Waits for the operation, and returns its result: a tensor, or a list of tensors.
 
-        Raises the operation's error. `timeout`: in seconds; None for the operation's own. If it passes first, raises
-        OpTimeout, and the operation continues.
+        Raises the operation's error. `timeout`: in seconds; None for the operation's own timeout. If `timeout` passes
+        first, raises OpTimeout, and the operation continues.
         """
         self._work.wait(timeout)
         if self._deliver is not None:
@@ -67,7 +67,7 @@ def allreduce(tensor: Any, op: str = "average", *, comm: Communicator | None = N
 
     Tensors have to have the same shape and dtype on all ranks. `op`: "average", or an op of `Communicator.allreduce`.
     `comm`: None for the communicator that `collectives.init` made. `timeout`: in seconds; None for the communicator's
-    own. Differentiable if `op` is "average" or "sum".
+    timeout. Differentiable if `op` is "average" or "sum".
     """
     return _Allreduce.apply(tensor, op_name(op), default(comm), timeout)
 
@@ -163,7 +163,7 @@ def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds
 def allgather_async(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Handle:
     """`allgather` in the background, without a gradient; returns a handle to wait for.
 
-    Ranks exchange their numbers of rows first, so this returns only when every rank has made the call.
+    Ranks exchange their numbers of rows first, so the call returns only when every rank has made it.
     """
     return Handle(default(comm).allgatherv_async(reading(tensor, moved=True), timeout=timeout), _like(tensor))
 

@@ -25,8 +25,8 @@ class Fulfilled(Protocol):
 class Completer:
     """Completes the torch futures of operations in progress, in threads, as soon as the operations have ended.
 
-    Operations must end in the order in which `put` got them, as those of one communicator do. The first operation
-    starts a thread. If a callback of a future blocks, another thread is started.
+    Operations must end in the order in which `put` got them, as the operations of one communicator do. The first
+    operation starts a thread. If a callback of a future blocks, another thread is started.
     """
 
     def __init__(self, name: str) -> None:
@@ -91,10 +91,10 @@ class Completer:
 
 
 class Failure:
-    """The value of a future whose operation failed: to pickle or to print this value raises the error.
+    """The value of a future whose operation failed: pickling or printing this value raises the operation's error.
 
     A future that Python completes cannot pass an error to C++. The C++ code of DistributedDataParallel pickles the
-    future's value to find tensors in it, or prints the value if there are none. Both raise the error with its own type.
+    future's value to find tensors in it, or prints a value without tensors. Both raise the error with its own type.
     """
 
     def __init__(self, error: Exception) -> None:

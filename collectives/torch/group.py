@@ -33,7 +33,10 @@ Noted = TypeVar("Noted", Pending, OnStream)
 
 
 class Group(dist.ProcessGroup):
-    """A process group's communicator, options and end; the subclass `CollectivesProcessGroup` adds the operations."""
+    """A torch process group without collectives: its communicator and options, and how it runs operations and ends.
+
+    The subclass `CollectivesProcessGroup` adds the collectives.
+    """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, options: Options, name: str) -> None:
         super().__init__(rank, size)  # the only constructor for Python
@@ -54,7 +57,7 @@ class Group(dist.ProcessGroup):
     def communicator(self) -> Communicator:
         """The communicator on which this process group runs its operations, from any thread.
 
-        For other uses make a `dup` of it.
+        For other uses make a duplicate of the communicator with its method `dup`.
         """
         return self._comm
 
@@ -280,9 +283,10 @@ class Several:
         return all(work.is_completed() for work in reversed(self._works))
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for all operations, at most `timeout` seconds in total; None: until each operation's own deadline.
+        """Waits until all operations have ended, for at most `timeout` seconds in total.
 
-        Raises the first operation's error, or OpTimeout.
+        If `timeout` is None, waits for each operation until its own deadline. Raises the error of the first operation
+        in the list that failed, or OpTimeout.
         """
         end = None if timeout is None else time.monotonic() + timeout
         for work in self._works:

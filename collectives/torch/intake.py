@@ -27,7 +27,7 @@ _LOOKS: Final = 0.01  # seconds between two checks for ranks that have begun to 
 class FromAny(Early):
     """A receive operation for a message of any rank, or of rank `wanted`; it starts when a message has come.
 
-    `source`: the rank that sends the message; -1 as long as it is not known.
+    `source`: the rank that sends the message; -1 as long as this rank is not known.
     """
 
     def __init__(self, wanted: int | None, receive: Callable[[Channel], Started], seconds: float) -> None:
@@ -97,9 +97,9 @@ def announcement(comm: Communicator, timeout: float | None) -> Started:
 
 
 class Intake:
-    """Matches messages that have the same tag to receive operations, some of which accept messages of any rank.
+    """Assigns incoming messages with one tag to receive operations, some of which accept messages of any rank.
 
-    It is made for the first receive operation with this tag that accepts any rank.
+    An `Intake` is made at the first receive operation with this tag that accepts any rank.
     """
 
     def __init__(self, sources: list[int], channel: Callable[[int], Channel | None], name: str) -> None:

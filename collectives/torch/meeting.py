@@ -25,8 +25,9 @@ from collectives.torch.works import Started
 class Options:
     """Options for `init_process_group(pg_options=...)` and `new_group(pg_options=...)`.
 
-    Ranks of several machines need a secret (`secret`, or COLLECTIVES_SECRET_FILE), or `insecure`. The latter accepts
-    connections from all machines, as Gloo and NCCL do.
+    The fields are arguments of `collectives.init`. Ranks on several machines need a secret, from `secret` or
+    COLLECTIVES_SECRET_FILE, or `insecure=True`. With `insecure`, ranks accept connections from all machines, as with
+    Gloo and NCCL.
     """
 
     transport: str | None = None
@@ -38,7 +39,7 @@ class Options:
 
 
 class Place(NamedTuple):
-    """What the ranks of a process group need to form communicators of these ranks, or of two of them.
+    """The store, timeout and options by which a process group's ranks form communicators, of all ranks or of two.
 
     `store`: torch's store. `timeout`: in seconds. `options`: arguments of `collectives.init`.
     """
@@ -48,10 +49,10 @@ class Place(NamedTuple):
     options: Options
 
     def meet(self, rank: int, size: int, name: str, *, store: TorchStore | None = None) -> Communicator:
-        """Forms a communicator of `size` ranks, in which this rank is number `rank`; blocks until all have called this.
+        """Forms a communicator of `size` ranks, in which this rank is number `rank`.
 
-        `name`: different for each communicator. `store`: None for the process group's store. Raises the errors of
-        `collectives.init`.
+        Waits until all these ranks have called `meet`. `name`: different for each communicator. `store`: None for the
+        process group's store. Raises the errors of `collectives.init`.
         """
         options = self.options
         comm = init(
@@ -75,7 +76,7 @@ class Place(NamedTuple):
     def channel(self, source: int, dest: int, tag: int, *, sends: bool) -> Channel:
         """Returns a connection for messages with this `tag` from rank `source` to rank `dest`.
 
-        The connection opens when both ranks have called this. `sends`: whether this rank is `source`.
+        The connection opens when both ranks have called `channel`. `sends`: whether this rank is `source`.
         """
         store = TorchStore(self.store)
         name = f"{_MESSAGES} {source} {dest} {tag}"
@@ -92,7 +93,10 @@ _MESSAGES: Final = "messages"
 
 
 class Early:
-    """An operation that starts later, when its two ranks are connected; fails if that takes more than `seconds`."""
+    """A send or receive that starts later, when its two ranks are connected.
+
+    The operation fails if the ranks are not connected within `seconds`.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds: Final = seconds
@@ -150,8 +154,9 @@ class Early:
 class Channel:
     """A connection for messages with one tag from one rank to another, on a communicator of these two ranks.
 
-    Messages keep the order of the calls, and do not wait for other operations of the process group. A send or receive
-    that is called before the two ranks are connected returns at once, and starts when they are.
+    Messages keep the order of the calls, and do not wait for other operations of the process group. If a send or
+    receive is called before the two ranks are connected, the call returns at once. The operation starts when the two
+    ranks are connected.
     """
 
     def __init__(self, meet: Callable[[], Communicator], give_up: Callable[[], None], name: str) -> None:
@@ -165,9 +170,10 @@ class Channel:
         self._thread.start()
 
     def start(self, operation: Callable[[Communicator], Started], seconds: float) -> Started:
-        """Starts a send or receive between the two ranks; it fails if the other rank does not connect within `seconds`.
+        """Starts a send or receive between the two ranks, and returns a handle to wait for.
 
-        `operation(comm)` starts it on the communicator of the two ranks. Returns a handle to wait for.
+        `operation(comm)` starts the send or receive on the communicator of the two ranks. The send or receive fails if
+        the other rank does not connect within `seconds`.
         """
         with self._lock:
             if self._error is not None:

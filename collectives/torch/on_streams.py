@@ -19,13 +19,16 @@ Start: TypeAlias = "Callable[[Operation], Any]"  # returns the communicator's `W
 
 
 class Streams:
-    """The streams of one process group, one for each device, made at first use."""
+    """The CUDA streams of one process group: one stream for each device, made at first use."""
 
     def __init__(self) -> None:
         self._streams: Final[dict[Any, Any]] = {}
 
     def start(self, operations: Sequence[Operation], start: Start, device: Any, inputs: Sequence[Any]) -> OnStream:
-        """Run the operations in the group's stream. `inputs`: their tensors, whose memory this stream uses."""
+        """Runs the operations in the group's stream for `device`; returns one torch `Work` for all of them.
+
+        `start` starts one operation. `inputs`: the operations' input tensors, whose memory the stream uses.
+        """
         side = self._streams.get(device)
         if side is None:
             side = self._streams[device] = torch.cuda.Stream(device)
@@ -40,7 +43,10 @@ class Streams:
 
 
 def run(operations: Sequence[Operation], start: Start) -> list[Any]:
-    """Start the operations in torch's current stream, which also copies the results; returns a `Work` for each."""
+    """Runs the operations in torch's current stream; returns a list of the communicator's `Work` objects.
+
+    `start` starts one operation, and returns its `Work`. The results are copied in the same stream.
+    """
     works = []
     for operation in operations:
         work = start(operation)
@@ -66,7 +72,10 @@ class OnStream(dist.Work):
         self._future: Any = None
 
     def wait(self, timeout: Any = None) -> bool:
-        """Make the current stream wait for the result. With a timeout, the host waits too, at most for this time."""
+        """Makes the current CUDA stream wait for the result.
+
+        With a timeout, the host waits too: for each operation at most for this time.
+        """
         if timeout is not None and timeout.total_seconds() > 0:
             for one in self._works:
                 one.wait(timeout.total_seconds())
@@ -96,7 +105,7 @@ class OnStream(dist.Work):
         return self._tensors
 
     def get_future(self) -> Any:
-        """A future of the list of tensors; a stream that waits for it continues after the group's stream."""
+        """Returns a torch future of the list of tensors. A stream that waits for this future waits for the result."""
         if self._future is None:
             self._future = torch.futures.Future(devices=[self._device])
             with torch.cuda.stream(self._side):
@@ -104,7 +113,10 @@ class OnStream(dist.Work):
         return self._future
 
     def joined(self, others: Sequence[OnStream]) -> OnStream:
-        """Returns one `Work` for `others` and this one, all in the same stream; this one was started last."""
+        """Returns one torch `Work` for the operations of `others` and of this object.
+
+        All these operations are in the same stream. The operations of this object were started last.
+        """
         works = [work for one in (*others, self) for work in one._works]
         tensors = [tensor for one in (*others, self) for tensor in one._tensors]
         return OnStream(works, tensors, self._side, self._event, self._device)

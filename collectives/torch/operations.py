@@ -28,10 +28,10 @@ After: TypeAlias = "Callable[[Any], None] | None"
 
 
 class Operation(NamedTuple):
-    """One collective of a process group, translated to a call of a communicator's method: its name and arguments.
+    """One collective of a process group, translated to a call of a communicator: method `name`, and arguments.
 
-    `tensors`: the tensors of the collective. `after` copies the result to the tensors; None if that is not necessary.
-    `device`: the device of CUDA tensors, whose operations are ordered by streams; None for tensors in host memory.
+    `tensors`: the tensors of the collective. `after` copies the result to the tensors; None if no copy is necessary.
+    `device`: the device of CUDA tensors; None for tensors in host memory. Streams order operations on CUDA tensors.
     """
 
     name: str

@@ -61,19 +61,19 @@ def DistributedOptimizer(
 ) -> Any:
     """Returns an optimizer of the class of `optimizer` whose `step` first averages gradients over all ranks.
 
-    - `named_parameters`: the parameters' names, for errors, such as `model.named_parameters()`
+    - `named_parameters`: pairs (name, parameter), such as `model.named_parameters()`; errors show the names
     - `compression`: "fp16" or "bf16", the dtype in which gradients are sent; None for their own dtype
     - `error_feedback`: with `compression`, add the rounding error of a gradient to the gradient of the next step
     - `backward_passes_per_step`: gradients of this many backward passes are added on each rank before they are sent
     - `op`: "average" or "sum"
     - `comm`: None for the communicator that `collectives.init` made. All ranks have to call `DistributedOptimizer`,
-      because it makes a `dup` of the communicator; both are closed together
+      because it makes a duplicate (`dup`) of the communicator. Both communicators are closed together
     - `bucket_bytes`: gradients are sent in buckets of up to this many bytes
     - `sparse_as_dense`: send sparse gradients as dense tensors; by default every rank receives the rows of all ranks
-    - `timeout`: in seconds; None for the communicator's own
+    - `timeout`: in seconds; None for the communicator's timeout
 
     In the first step, gradients are sent after the backward pass. In later steps, buckets are sent while other
-    gradients are still computed. The new optimizer takes over the state of `optimizer`, which must not be used any
+    gradients are still computed. The new optimizer takes over the state of `optimizer`; do not use `optimizer` any
     more. ValueError if names are missing or occur twice; DesyncError at the first step if ranks have different
     parameters.
     """

@@ -27,8 +27,8 @@ def overloaded(options: Any, *tensors: str, instead: tuple[str, ...] = ("timeout
 
     The method itself takes tensors and an options object; `options` is the class of this object. Callers may instead
     pass the values that the object would contain: `instead` lists their names ("root", "op" or "timeout") in order.
-    `tensors` names the tensor arguments. "tensors|tensor" means that the name is "tensors" in one list and "tensor" in
-    another.
+    `tensors` names the tensor arguments. "tensors|tensor" means that the argument is named "tensors" in one argument
+    list and "tensor" in another.
     """
     parameters = [*tensors, "|".join(("opts", instead[0])), *instead[1:]]
     places = {name: place for place, names in enumerate(parameters) for name in names.split("|")}

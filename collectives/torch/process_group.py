@@ -150,7 +150,7 @@ class CollectivesProcessGroup(Group):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that raises OpTimeout after `timeout`; the error names all ranks that have not reached the barrier.
 
-        All of them are named whether or not `wait_all_ranks` is set.
+        `wait_all_ranks` has no effect.
         """
         opts = BarrierOptions()
         opts.asyncOp = False

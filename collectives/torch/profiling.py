@@ -36,10 +36,10 @@ class Entry:
 
 @contextmanager
 def recorded(title: str, inputs: Sequence[Any]) -> Iterator[Entry | None]:
-    """A context manager that yields an entry in torch's profiler for an operation that is started in it.
+    """A context manager in which an operation is started; yields the operation's entry in torch's profiler.
 
-    Yields None if no profiler runs. The operation ends the entry; the context manager does so only on an error.
-    `title`: the entry's name. `inputs`: the tensors that it shows.
+    Yields None if no profiler runs. The operation ends the entry; the context manager ends it only on an error.
+    `title`: the entry's name. `inputs`: the tensors that the entry shows.
     """
     if not profiles():
         yield None

@@ -27,7 +27,7 @@ _kept: Final[list[OurStore]] = []
 
 
 def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """The function that torch calls for URLs that begin with `collectives://`, given as `init_method` for example.
+    """Torch's rendezvous handler for URLs that begin with `collectives://`, such as an `init_method`.
 
     Yields a store for torch, this process's rank and the number of ranks. Raises ValueError if the launcher's settings
     are invalid or incomplete, and the errors of opening the store that these settings name.

@@ -90,10 +90,10 @@ class ModelAverager:
         for batch in batches:
             ...; optimizer.step(); averager.step()
 
-    This averages after every eighth step. With `every=1` it is synchronous SGD, except that each rank's optimizer keeps
-    a state of its own, such as momentum. All ranks must make the same number of steps. All ranks have to make the
-    object at the same time, because it makes a `dup` of `comm`. If `comm` is None, it is the communicator that
-    `collectives.init` made.
+    The example averages the models after every eighth step. `every=1` is synchronous SGD, except that each rank's
+    optimizer keeps a state of its own, such as momentum. All ranks must make the same number of steps. All ranks have
+    to make the object at the same time, because its constructor makes a duplicate (`dup`) of `comm`. `comm`: None for
+    the communicator that `collectives.init` made.
     """
 
     def __init__(self, parameters: Any, every: int = 1, *, warmup: int = 0, comm: Communicator | None = None) -> None:
@@ -110,7 +110,10 @@ class ModelAverager:
         self.steps = 0
 
     def step(self) -> bool:
-        """Counts a training step; averages the models over all ranks if that is due, and returns whether it was."""
+        """Counts a training step, and averages the models over all ranks if an average is due.
+
+        Returns whether the models were averaged.
+        """
         self.steps += 1
         due = self.steps <= self._warmup or (self.steps - self._warmup) % self._every == 0
         if due:

@@ -62,8 +62,9 @@ class TorchStore:
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
         """Waits until all keys exist in the store, and returns their values.
 
-        It reads the keys repeatedly. Torch's own `wait` treats deleted keys as present, blocks all other calls on its
-        connection, and prints a warning after a timeout. `timeout`: in seconds; OpTimeout when it has passed.
+        This method reads the keys repeatedly, and does not call torch's own `wait`. Torch's `wait` treats deleted keys
+        as present, blocks all other calls on its connection, and prints a warning after a timeout. `timeout`: in
+        seconds; OpTimeout when this time has passed.
         """
         names = check_keys(keys)
         deadline = Deadline(timeout)

@@ -33,9 +33,9 @@ _RAW: Final[dict[int, Dtype]] = {
 
 
 class Written(NamedTuple):
-    """The array to which a result for a tensor is written, and a function that copies it to the tensor afterwards.
+    """The array to which a tensor's result is written, and a function `finish` that copies the result to the tensor.
 
-    The function is None if the array is the tensor's own memory.
+    `finish` is None if the array is the tensor's own memory.
     """
 
     array: Array
@@ -43,7 +43,7 @@ class Written(NamedTuple):
 
 
 def check(tensor: Any) -> None:
-    """Raises TypeError if `tensor` is no tensor, or one whose elements a collective could not write."""
+    """Raises TypeError if `tensor` is not a tensor, or if a collective could not write its elements."""
     _plain(tensor)
 
 
@@ -58,8 +58,8 @@ def reading(tensor: Any, *, moved: bool = False) -> Array:
 def writing(tensor: Any, *, moved: bool = False) -> Written:
     """Returns a NumPy array that a collective reads and overwrites: over the memory of `tensor`, or a copy of it.
 
-    For a copy, also returns a function that copies the result to `tensor`; otherwise None. `moved`: the collective only
-    moves elements, so any dtype is accepted.
+    Also returns a function that copies the result from such a copy to `tensor`; None if there is no copy. `moved`: the
+    collective only moves elements, so any dtype is accepted.
     """
     plain = _plain(tensor)
     if _direct(plain):
@@ -75,8 +75,8 @@ def writing(tensor: Any, *, moved: bool = False) -> Written:
 def filling(tensor: Any, *, moved: bool = False) -> Written:
     """Returns a NumPy array that a collective overwrites without reading it: the memory of `tensor`, or a new array.
 
-    For a new array, also returns a function that copies the result to `tensor`; otherwise None. `moved`: the collective
-    only moves elements, so any dtype is accepted.
+    Also returns a function that copies the result from a new array to `tensor`; None if the array is the tensor's
+    memory. `moved`: the collective only moves elements, so any dtype is accepted.
     """
     plain = _plain(tensor)
     if _direct(plain):
@@ -148,7 +148,7 @@ def assign(tensor: Any, values: Any) -> None:
 def one(tensors: Any, what: str) -> Any:
     """Returns the only tensor of a list, or `tensors` itself if it is a tensor.
 
-    Raises ValueError, which begins with `what`, for a list of several.
+    Raises ValueError, whose text begins with `what`, if the list does not have exactly one tensor.
     """
     if isinstance(tensors, torch.Tensor):
         return tensors

@@ -16,14 +16,15 @@ from collectives.torch.tensors import assign
 
 
 def leaving(tensor: Any) -> Any:
-    """`tensor`, or a copy in host memory of one that is on a device."""
+    """Returns `tensor`, or a copy in host memory if `tensor` is on a CUDA device."""
     return tensor.detach().cpu() if _is_on_device(tensor) else tensor
 
 
 def arriving(tensor: Any) -> tuple[Any, Callable[[], None] | None]:
-    """`tensor` and None; for one that is on a device, a tensor in host memory in its place, and what copies that back.
+    """Returns a tensor in host memory that can receive a message for `tensor`, and a function that copies it back.
 
-    The copy is complete when the function returns, which any thread may call.
+    If `tensor` is in host memory, returns `tensor` and None. If `tensor` is on a CUDA device, the function copies the
+    received message to `tensor`. Any thread may call the function; the copy is complete when the function returns.
     """
     if not _is_on_device(tensor):
         return tensor, None
