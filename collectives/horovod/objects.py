@@ -19,7 +19,7 @@ def broadcast_object(
     """Returns the object `obj` of rank `root_rank` on every rank; on the other ranks it is a copy.
 
     None, bool, int, float, complex, str, bytes, arrays and tensors are supported, and lists, tuples, dicts and sets of
-    them. Each keeps its type. TypeError on the root for any other object, and Aborted on the other ranks.
+    them. Objects keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     with _explained("broadcast_object"):

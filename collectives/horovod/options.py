@@ -52,7 +52,7 @@ def check_devices(*devices: str) -> None:
 
 
 def hint(given: bool, what: str) -> None:
-    """If the user has `given` Horovod's argument `what`, warns that it has no effect in this library."""
+    """If the user has `given` a Horovod argument without effect in this library, warns with the text `what`."""
     if given:
         _warn(what)
 

@@ -55,7 +55,10 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
     def group(self) -> Communicator:
-        """The communicator of this set of ranks. ValueError if it is not registered, or does not contain this rank."""
+        """The communicator of this set of ranks.
+
+        Raises ValueError if the set is not registered, or does not contain this rank.
+        """
         own = self.training()
         self._check_included()
         return own
@@ -63,7 +66,7 @@ class ProcessSet:
     def training(self) -> Communicator:
         """The communicator on which this rank reduces gradients if training is limited to this set of ranks.
 
-        On a rank outside the set it is a communicator of this rank alone.
+        On a rank outside the set, the communicator contains this rank alone.
         """
         if self.process_set_id == 0:
             return world.current().comm

@@ -32,8 +32,8 @@ _NAMES: Final = {Average: "average", Sum: "sum", Min: "min", Max: "max", Product
 def op_name(op: Any = None, average: bool | None = None) -> str:
     """Returns this library's name of the reduction that `op`, or the older argument `average`, selects.
 
-    It is "average" if both are None. ValueError if both are given, or `op` is not one of Horovod's; NotImplementedError
-    for Adasum.
+    Returns "average" if both arguments are None. ValueError if both are given, or if `op` is not a reduction of
+    Horovod; NotImplementedError for Adasum.
     """
     if op is not None and average is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
@@ -54,7 +54,10 @@ def op_name(op: Any = None, average: bool | None = None) -> str:
 
 
 def training_op(op: Any) -> str:
-    """Returns this library's name of a reduction of gradients: "average" or "sum". ValueError for all others."""
+    """Returns this library's name of a reduction of gradients: "average" or "sum".
+
+    Raises ValueError for any other reduction, NotImplementedError for Adasum.
+    """
     name = op_name(op)
     if name not in ("average", "sum"):
         raise ValueError(f"op is {op!r}: gradients are combined by Average or Sum")

@@ -27,10 +27,11 @@ class NotInitializedError(RuntimeError, ValueError):
 
 
 class World(NamedTuple):
-    """What `hvd.init` has set up: the communicator, and this rank's position among the hosts.
+    """The state that `hvd.init` has set up: the communicator, and this rank's position among the hosts.
 
-    `opened`: the communicators to close at the end. `cross_size`: the number of hosts that have a rank with this rank's
-    local rank. `cross_rank`: the index of this host among them. `homogeneous`: all hosts have the same number of ranks.
+    `opened`: the communicators that `hvd.shutdown` closes. `cross_size`: the number of hosts that have a rank with this
+    rank's local rank. `cross_rank`: the index of this host among these hosts. `homogeneous`: whether all hosts have the
+    same number of ranks.
     """
 
     comm: Communicator
@@ -46,7 +47,7 @@ _worlds: Final[list[World]] = []  # at most one
 
 
 def current() -> World:
-    """Returns what `hvd.init` has set up: the communicator, and this rank's position among the hosts.
+    """Returns the state that `hvd.init` has set up: the communicator, and this rank's position among the hosts.
 
     Raises NotInitializedError if `hvd.init` was not called.
     """

@@ -58,15 +58,15 @@ __all__ = [
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
-    """Forms a communicator with the other ranks, as `collectives.init` does; later calls do nothing.
+    """Forms a communicator with the other ranks, as `collectives.init` does; later calls keep this communicator.
 
     `comm`: None uses the communicator that `collectives.init` has made; if there is none, `init` forms one of all
     ranks. With a list of rank numbers, only these ranks form the communicator, but all ranks have to call `init`. A
     collectives.Communicator is used as it is. `process_sets`: sets of ranks to register, as `add_process_set` does;
     "dynamic" has no effect, since sets can always be registered later.
 
-    If `init` raises an error, it registers no set, and closes the communicators that it made. The errors are those of
-    `collectives.init`.
+    If `init` raises an error, it registers no set, and closes the communicators that it made. The errors are the
+    errors of `collectives.init`.
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f"process_sets must be a list of ProcessSets, or 'dynamic', not {process_sets!r}")

@@ -20,8 +20,8 @@ from collectives.keras.state import broadcast_variables, slots_of
 class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallback):
     """A Keras callback that sets all ranks' weights and optimizer variables to the root's when training begins.
 
-    `local_variables` are left as they are on each rank. If a model has no weights until its first batch, they are set
-    after that batch.
+    `local_variables` are left as they are on each rank. If a model has no weights before its first batch, its weights
+    are set after this batch.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
@@ -67,7 +67,7 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
 class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
     """A Keras callback that sets the learning rate to `initial_lr * multiplier(epoch)`.
 
-    It does so from `start_epoch` up to, but not including, `end_epoch`. If `multiplier` is a number, the rate is
+    The rate is set from `start_epoch` up to, but not including, `end_epoch`. If `multiplier` is a number, the rate is
     `initial_lr * multiplier ** (epoch - start_epoch)`. There is no momentum correction: `momentum_correction=True`
     causes a warning if the optimizer has momentum.
     """

@@ -39,7 +39,8 @@ def broadcast_(
 ) -> list[Any]:
     """Sets every rank's variables to the values that they have on rank `root_rank`, and returns the variables.
 
-    In a graph of TensorFlow 1, returns tensors of their new values. Errors are those of `broadcast_variables`.
+    In a graph of TensorFlow 1, returns tensors of the variables' new values instead. Errors are those of
+    `broadcast_variables`.
     """
     found = list(variables)
     done = broadcast_variables(found, root_rank, process_set)
@@ -99,7 +100,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Returns a function f, so that f(obj) calls broadcast_object(obj, ...) with the arguments given here."""
+    """Returns a function f: f(obj) calls broadcast_object(obj, ...) with the arguments given to this function."""
     hint(session is not None, _NO_SESSIONS)
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 

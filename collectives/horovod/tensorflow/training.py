@@ -49,9 +49,9 @@ class _Tape(hooks.DistributedGradientTape):
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        """Returns two lists of pairs (variable, gradient), for local `sources` and for all other `sources`.
+        """Returns two lists of pairs (source, gradient): for `sources` registered as local, and for other `sources`.
 
-        The gradients of the second list are reduced over all ranks; those of local variables are not exchanged.
+        Gradients in the first list are not exchanged. Gradients in the second list are reduced over all ranks.
         """
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients), strict=True))
         local = [pair for pair in pairs if pair[0] in self.local]
@@ -71,10 +71,11 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Returns a tape around `gradtape`, a tf.GradientTape; its `gradient` returns gradients reduced over all ranks.
+    """Returns a gradient tape around `gradtape`, a tf.GradientTape, that reduces gradients over all ranks.
 
-    The arguments are Horovod's; docs/horovod.md lists those with another effect here. DesyncError on all ranks if a
-    gradient is None on some ranks only, or if its shape or dtype differs between ranks.
+    Its method `gradient` returns the reduced gradients. The arguments are Horovod's; docs/horovod.md lists those with
+    another effect here. DesyncError on all ranks if a gradient is None on some ranks only, or if its shape or dtype
+    differs between ranks.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)

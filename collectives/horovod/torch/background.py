@@ -32,7 +32,7 @@ class Waitable(Protocol):
 class Handle:
     """A handle of several operations in the background, to wait for all of them.
 
-    `parts`: the operations. `deliver(results)` makes the result of the handle from the list of their results.
+    `parts`: the operations. `deliver(results)` makes the handle's result from the list of the operations' results.
     """
 
     def __init__(self, parts: Sequence[Waitable], deliver: Callable[[list[Any]], Any]) -> None:
@@ -166,9 +166,9 @@ def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
 
 
 def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:
-    """Groups reductions by their op: returns pairs of an op and the indices in `hows` of the reductions with this op.
+    """Groups the reductions in `hows` by op: returns a list of pairs (op, indices of the reductions with this op).
 
-    The pairs are sorted by op. Averages of integers use the op "sum".
+    The list is sorted by op. Averages of integers use the op "sum".
     """
     ops = sorted({how.op for how in hows})
     return [(op, [i for i, how in enumerate(hows) if how.op == op]) for op in ops]
@@ -287,7 +287,7 @@ def alltoall_async(
 
 
 def received(coming: Any, splits: Any) -> Any:
-    """Returns the number of rows from each rank, `coming`, as a tensor with the dtype of `splits`.
+    """Converts `coming`, the number of rows from each rank, to a tensor with the dtype of `splits`.
 
     The dtype is int32 if `splits` is no tensor.
     """

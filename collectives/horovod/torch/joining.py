@@ -38,7 +38,10 @@ _world: list[weakref.ref[Communicator]] = []  # at most one: the communicator of
 
 
 class Announcement:
-    """A message in progress to ranks that have called `hvd.join`; it names the next call, in which they take part."""
+    """A message in progress to ranks that have called `hvd.join`.
+
+    The message names the next call, in which these ranks take part.
+    """
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
@@ -53,10 +56,10 @@ class Announcement:
 
 
 def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> Announcement:
-    """Tells the ranks that have called `hvd.join` that an allreduce of `tensors` follows, so that they take part in it.
+    """Tells the ranks that have called `hvd.join` that an allreduce of `tensors` follows, in which they take part.
 
-    Returns a handle of this message. If `op` is not a sum or average, zeros would change the result: DesyncError is
-    raised on every rank if a rank has called `join`.
+    Returns a handle of this message. These ranks can send only zeros, which would change the result of any op but sum
+    and average. For such an op, raises DesyncError on every rank if a rank has called `join`.
     """
     op = op_name(op)
     made = _announced(process_set, _ALLREDUCE, _OPS.index(op), [word for x in tensors for word in _form(x)])

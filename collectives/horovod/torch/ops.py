@@ -79,9 +79,9 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrites each of `tensors` with its reduction over all ranks, and returns them. All are sent together.
+    """Overwrites each of `tensors` with its reduction over all ranks, and returns the tensors as a list.
 
-    The arguments are those of `allreduce_`.
+    All tensors are sent together. The arguments are those of `allreduce_`.
     """
     handle = background.grouped_allreduce_async_(
         tensors, average, name, op, prescale_factor, postscale_factor, process_set
