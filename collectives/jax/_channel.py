@@ -22,8 +22,8 @@ from collectives.native.errors import Aborted
 class Channel:
     """A duplicate of a communicator, for collectives inside functions that JAX compiles.
 
-    `comm` is the duplicate. Only compiled functions use it, on XLA's threads, one at a time. `agreed` contains hashes
-    of the trees of arrays (pytrees) whose names, shapes and dtypes were found equal on all ranks.
+    `comm` is the duplicate. Only compiled functions use it: on XLA's threads, one collective at a time. `agreed`
+    contains hashes of the trees of arrays (pytrees) whose names, shapes and dtypes were found equal on all ranks.
     """
 
     __slots__ = ("__weakref__", "_owner", "agreed", "comm", "name", "rank", "size")

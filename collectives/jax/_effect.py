@@ -41,6 +41,6 @@ def wait() -> None:
 
 
 def forget() -> None:
-    """Discards the tokens by which JAX orders collectives; those of a failed collective make later ones fail."""
+    """Discards the tokens by which JAX orders collectives. A failed collective's token makes later collectives fail."""
     _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
     _dispatch.runtime_tokens.output_runtime_tokens.clear()

@@ -54,9 +54,9 @@ def typed_errors() -> Iterator[None]:
         with collectives.jax.typed_errors():
             train()          # raises e.g. PeerLost, DesyncError or OpTimeout
 
-    At its end, it waits for the collectives that were dispatched inside, so that their errors are raised here. The
-    errors are instances of JaxRuntimeError too, so existing handlers still catch them. After an error, functions that
-    use another communicator can be called at once.
+    At its end, the context manager waits for the collectives that were dispatched in it, so that it can raise their
+    errors. The errors are instances of JaxRuntimeError too, so existing handlers still catch them. After an error,
+    functions that use another communicator can be called at once.
     """
     try:
         yield

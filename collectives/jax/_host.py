@@ -44,7 +44,7 @@ _lock: Final = threading.Lock()
 
 
 def number_of(call: Call) -> int:
-    """Returns the number by which compiled functions refer to `call`, a collective, when they call `run_views`."""
+    """Returns the number of the collective `call`. Compiled functions pass it to `run_views` or `run_on_device`."""
     with _lock:
         number = _numbers.setdefault(call, len(_calls))
         if number == len(_calls):
@@ -53,9 +53,9 @@ def number_of(call: Call) -> int:
 
 
 def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryview]) -> str | None:
-    """Runs the collective with this number on XLA's buffers; returns None, or the text of its error.
+    """Runs the collective with this number on XLA's buffers; returns None, or the error's text if it fails.
 
-    `number`: from `number_of`. `reads` are the buffers of the operands, `writes` those of the results.
+    `number`: from `number_of`. `reads`: the buffers of the operands. `writes`: the buffers of the results.
     """
     call = _calls[number]
     results = [np.ndarray(shape, dtype, view) for (shape, dtype), view in zip(call.writes, writes, strict=True)]
@@ -65,7 +65,10 @@ def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryv
 
 
 def run_on_device(number: int, reads: Sequence[int], writes: Sequence[int], stream: int) -> str | None:
-    """`run_views` for buffers on a CUDA device, in the order of XLA's stream; `reads`, `writes`: their addresses."""
+    """Runs a collective as `run_views` does, but on buffers of a CUDA device, in the order of XLA's stream `stream`.
+
+    `reads`, `writes`: the addresses of the operands' and the results' buffers.
+    """
     call = _calls[number]
     try:
         device = device_of([*reads, *writes])
@@ -82,9 +85,9 @@ def run_on_device(number: int, reads: Sequence[int], writes: Sequence[int], stre
 
 
 def run_arrays(call: Call, *operands: Any) -> tuple[Array, ...]:
-    """Runs the collective `call` on copies of these arrays, and returns its results as new arrays.
+    """Runs the collective `call` on copies of the arrays `operands`, and returns the results as new arrays.
 
-    If it fails, raises RuntimeError with the text of the error.
+    If the collective fails, raises RuntimeError with the text of the error.
     """
     reads = [np.asarray(x, order="C") for x in operands]
     if call.kind.in_place:

@@ -52,7 +52,7 @@ class Kind(Protocol):
         """
 
     def batch_axes(self, axis: int) -> tuple[int, int]:
-        """For jax.vmap: the axis to which an operand's batch axis `axis` has to move, and the result's batch axis."""
+        """Returns, for jax.vmap, where an operand's batch axis `axis` has to move, and the result's batch axis."""
 
     def __hash__(self) -> int: ...
 

@@ -22,7 +22,10 @@ _PAUSE: Final = 0.0001
 
 
 class XlaArray:
-    """An array in XLA's memory on a device, used in XLA's stream. It copies itself as Numba's arrays do."""
+    """An array in XLA's memory on a CUDA device, used in the order of XLA's stream.
+
+    Its methods that copy are named as in Numba's arrays.
+    """
 
     __slots__ = ("_address", "_stream", "device", "dtype", "shape")
 
@@ -81,7 +84,10 @@ def drain(stream: int, device: int) -> None:
 
 
 def device_of(addresses: list[int]) -> int:
-    """The device of these buffers; without one, that of the thread on which XLA calls."""
+    """Returns the number of the CUDA device on which the first of these buffers in device memory lies.
+
+    If no buffer is in device memory, returns the current device of the calling thread, or 0 if it has none.
+    """
     for address in addresses:
         kind, device = _engine.cuda_memory(address) if address else ("host", -1)
         if kind == "cuda":

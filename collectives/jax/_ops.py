@@ -77,13 +77,14 @@ def alltoall(x: Any, *, comm: Communicator | None = None) -> Any:
 def barrier(token: Any = None, *, comm: Communicator | None = None) -> Any:
     """Waits until every rank has called `barrier` and has computed its `token`, any pytree; returns `token`.
 
-    A computation that has to run after the barrier must use the returned token. Collectives run after it in any case.
+    A computation that has to run after the barrier must use the returned token. Later collectives run after the barrier
+    in any case.
     """
     return _mapped(Barrier(), token, comm, check=False)
 
 
 def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
-    """Sends the array `x` to rank `dest`, which has to call `recv`. This has no derivative.
+    """Sends the array `x` to rank `dest`, which has to call `recv`. A send has no derivative.
 
     If two ranks exchange arrays, one of them has to receive first.
     """

@@ -49,10 +49,10 @@ def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: 
 
 @functools.cache
 def how() -> Literal["ffi", "io_callback"]:
-    """Returns how compiled functions call this library: "ffi" or "io_callback". It is decided once in a process.
+    """Returns how compiled functions call this library: "ffi" or "io_callback". A process makes this choice once.
 
-    "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers in place, those on a
-    GPU in the order of XLA's stream.
+    "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers in place. It uses
+    buffers on a GPU in the order of XLA's stream.
     "io_callback": through JAX's own callbacks, which copy the arrays. "io_callback" is used, with a warning, if the
     extension is missing or does not work with this jaxlib. The environment variable COLLECTIVES_JAX=ffi or io_callback
     overrides the choice; ImportError if the variable is "ffi" and the extension does not work.

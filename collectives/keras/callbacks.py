@@ -30,9 +30,9 @@ __all__ = [
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """A Keras callback that sets all ranks' weights and optimizer variables to those of rank `root_rank`.
 
-    It does so at the start of training. If the model is not built yet, it has no weights then. They are broadcast after
-    the first batch instead, so other ranks lose what they learned from this batch. To avoid this, build the model
-    before `fit`. Errors are those of `broadcast_global_variables`.
+    The callback does so when training begins. A model that is not built has no weights at that time. Its weights are
+    set after the first batch instead, so other ranks lose what they learned from this batch. To avoid this loss, build
+    the model before `fit`. Errors are those of `broadcast_global_variables`.
     """
 
     def __init__(self, root_rank: int = 0, comm: Communicator | None = None) -> None:
@@ -82,9 +82,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """A Keras callback that sets the learning rate to `initial_lr * multiplier(epoch)`.
 
-    It does so from `start_epoch` up to, but not including, `end_epoch`. `multiplier` is a function of the epoch, or a
-    number. With `staircase` the function is called once an epoch. Without `staircase` it is called with a fractional
-    epoch before each batch, or before each execution of several batches (Keras's steps_per_execution). Pass
+    The callback acts from `start_epoch` up to, but not including, `end_epoch`. `multiplier` is a number, or a function
+    of the epoch. With `staircase` the function is called once an epoch. Without `staircase` it is called with a
+    fractional epoch before each batch, or before each execution of several batches (Keras's steps_per_execution). Pass
     `steps_per_epoch` if `fit` does not know the number of steps in an epoch. Every rank computes the same rate; nothing
     is sent. `momentum_correction` raises ValueError, because Keras 3 compiles an optimizer's momentum into the step.
     """
@@ -139,8 +139,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """A Keras callback that raises the learning rate from `initial_lr / size` to `initial_lr`, batch by batch.
 
     The warmup takes `warmup_epochs` epochs. `size` is the number of ranks. `initial_lr` is the rate for training on all
-    ranks, often `size` times the rate for one process. P. Goyal et al., "Accurate, large minibatch SGD: training
-    ImageNet in 1 hour", 2017. With `verbose`, rank 0 prints a line at the end of the warmup.
+    ranks, often `size` times the rate for one process. With `verbose`, rank 0 prints a line at the end of the warmup.
+    The method is from P. Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keras's ModelCheckpoint with `save_best_only=True`, of which only rank 0 writes files.
+    """A ModelCheckpoint of Keras with `save_best_only=True`. Only rank 0 writes files.
 
     Put it after MetricAverageCallback; otherwise the metrics of rank 0 alone decide which model is the best.
     """

@@ -69,8 +69,8 @@ def updates(optimizer: Any) -> int:
 def settle(model: Any) -> None:
     """Copies weights and optimizer state to the model's variables in the middle of an epoch, so that they can be used.
 
-    Only Keras's JAX trainer needs this call, because during an epoch it keeps both outside the variables. The trainer
-    reads the variables again afterwards.
+    Only Keras's JAX trainer needs this call, because the trainer keeps weights and state outside the variables during
+    an epoch. The trainer reads the variables again afterwards.
     """
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:

@@ -27,9 +27,10 @@ _installed: Final[list[str]] = []
 
 
 def install() -> None:
-    """Replaces methods of Keras by ones that check whether ranks train together. Only the first call has an effect.
+    """Replaces methods of Keras by methods that check whether ranks train together.
 
-    The methods are Model.compile, fit and train_on_batch, and LossScaleOptimizer.__init__.
+    The methods are Model.compile, fit and train_on_batch, and LossScaleOptimizer.__init__. Only the first call of
+    `install` has an effect.
     """
     if _installed:
         return
@@ -223,7 +224,10 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """Raises a DesyncError with the epoch and step of each rank if these differed when `error` was raised."""
+        """Raises a DesyncError that names each rank's epoch and step, if ranks were at different steps.
+
+        `error`: the first DesyncError, which becomes the cause.
+        """
         aside, self._aside = self._aside, None
         if aside is None:
             return

@@ -16,7 +16,7 @@ _ATTRIBUTE: Final = "_collectives_hook"
 
 
 class Exchange(Protocol):
-    """A function that reduces this rank's gradients with those of all ranks; returns the results in the same order.
+    """A function that reduces gradients over all ranks, and returns the results in the order of the gradients.
 
     Each gradient is dense, sparse or None.
     """
@@ -29,7 +29,7 @@ class Exchange(Protocol):
 
 
 class Hook:
-    """How an optimizer that `DistributedOptimizer` has changed exchanges gradients.
+    """An attribute that `DistributedOptimizer` adds to an optimizer, for the exchange of the optimizer's gradients.
 
     `comm`: the user's communicator. `exchange`: the function that reduces gradients over all ranks. `every`: the number
     of backward passes before each exchange.
@@ -56,9 +56,9 @@ def attach(optimizer: Any, hook: Hook) -> None:
 
 
 def hook_of(optimizer: Any) -> Hook | None:
-    """Returns the object by which `optimizer` exchanges gradients, which `DistributedOptimizer` has attached to it.
+    """Returns the `Hook` that `DistributedOptimizer` has added to `optimizer`, for the exchange of its gradients.
 
-    Returns None for any other optimizer, even if it wraps a distributed one.
+    Returns None for any other optimizer, even if it wraps a distributed optimizer.
     """
     found: Hook | None = getattr(optimizer, "__dict__", {}).get(_ATTRIBUTE)
     return found

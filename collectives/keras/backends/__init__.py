@@ -36,7 +36,7 @@ class Options:
 
 
 class Accumulate(Protocol):
-    """A function to call with the gradients of each backward pass; it calls `step` once in k calls.
+    """A function to call with the gradients of each backward pass; every k-th call runs `step`.
 
     `step` gets the means of the gradients of the last k passes. k is the argument of `Backend.accumulate`.
     """
@@ -54,7 +54,7 @@ class Backend(Protocol):
     def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
         """Returns a context manager in which errors of `found`, the exchange of gradients, have their own types.
 
-        Without it, a framework may raise an error of its own type instead if the training step is compiled.
+        Without this context manager, a framework may raise errors of its own types if the training step is compiled.
         """
 
     def accumulate(self, every: int) -> Accumulate:
@@ -73,7 +73,7 @@ class Backend(Protocol):
         """
 
     def unconverted(self, function: F) -> F:
-        """Returns `function`, marked so that the framework does not rewrite the function's code when it traces it."""
+        """Returns `function`, marked so that the framework does not rewrite the function's code to trace it."""
 
 
 def current() -> Backend:

@@ -94,7 +94,7 @@ class HostExchange:
 
 
 def entry(name: str, dtype: Any, shape: Sequence[int]) -> Entry:
-    """Describes a dense gradient by its name, dtype and shape, which ranks compare before they exchange gradients."""
+    """Describes a dense gradient by its dtype and shape, which ranks compare, and by its name for errors."""
     return Entry(name, "dense", str(dtype_of(dtype)), tuple(map(int, shape)))
 
 
