@@ -64,7 +64,7 @@ class Channel:
             return self._own
 
     def agree(self, plan: Plan, step: int, timeout: float | None) -> None:
-        """Returns when every rank has called this with an equal `plan`, or has called `join`.
+        """Waits until every rank has called `agree` with an equal `plan`, or has called `join`.
 
         A plan says which gradients the ranks send, and how. `step`: the number of the training step. Every rank raises
         DesyncError if plans differ.
@@ -79,8 +79,8 @@ class Channel:
     def join(self, timeout: float | None = None) -> int:
         """For a rank without data left: takes part in other ranks' gradient exchanges until all ranks call `join`.
 
-        It contributes zeros, and no rows to sparse gradients. Returns the rank that called `join` last. If several
-        ranks called it at the same time, returns the highest of them.
+        This rank contributes zeros, and no rows to sparse gradients. Returns the rank that called `join` last. If
+        several ranks called `join` at the same time, returns the highest of these ranks.
         """
         comm = self.comm
         rounds = 0
@@ -141,8 +141,8 @@ def reduce(
 ) -> list[Array]:
     """Reduces the dense gradients of `bucket` over all ranks, and returns the results as new arrays.
 
-    `arrays`: this rank's gradients, in the dtypes in which they are sent. `plan` says by which op each one is reduced.
-    `timeout`: in seconds.
+    `arrays`: this rank's gradients, in the dtypes in which they are sent. `plan` says by which op each gradient is
+    reduced. `timeout`: in seconds.
     """
     ops = [plan.wire(place).op for place in bucket.dense]
     found: dict[int, Array] = {}
@@ -153,10 +153,10 @@ def reduce(
 
 
 def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:
-    """Gathers several sparse gradients: each item of `rows` holds this rank's rows of one of them.
+    """Gathers all ranks' rows of several sparse gradients; an item of `rows` has this rank's rows of one gradient.
 
-    Returns a list like `rows`, in which each item holds the rows of all ranks in new arrays, and how many bytes this
-    rank sent.
+    Returns a list like `rows`, whose items have the rows of all ranks in new arrays. Also returns the number of bytes
+    that this rank sent.
     """
     message = sparse.pack(rows)
     return sparse.unpack(comm.allgatherv(message, timeout=timeout), rows, comm.size), message.nbytes

@@ -38,8 +38,8 @@ _EXTENDED: Final = {  # dtypes that NumPy knows by name only
 class Codec(NamedTuple):
     """How objects of the type `type` are encoded as bytes.
 
-    `parts(object)` returns objects of supported types that describe it. `made(parts)` makes the object again on another
-    rank, and raises an error if that is impossible.
+    `parts(object)` returns a description of the object, made of supported types. `made(parts)` makes the object again
+    from this description on another rank, and raises an error if the description is invalid.
     """
 
     type: type
@@ -52,7 +52,7 @@ _names: Final[dict[type, str]] = {}
 
 
 def register(name: str, codec: Codec) -> None:
-    """From now on, encode objects of the type `codec.type`, but not of its subclasses, as `codec` says.
+    """Makes `encode` and `decode` use `codec` for objects of the type `codec.type`, but not of its subclasses.
 
     `name` identifies the type in the encoded bytes, so every rank has to use the same name.
     """

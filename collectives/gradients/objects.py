@@ -21,9 +21,9 @@ def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float
     """Returns the object `obj` of rank `root` on every rank; `obj` is ignored on the other ranks.
 
     Supported are None, bool, int, float, complex, str, bytes, NumPy arrays and scalars; the standard library's numbers,
-    dates and times; and lists, tuples, dicts and sets of all these, up to 100 levels deep. Each keeps its type. For any
-    other object the root raises TypeError, and the other ranks raise Aborted. `timeout`: in seconds; None for the
-    communicator's own.
+    dates and times; and lists, tuples, dicts and sets of all these, up to 100 levels deep. Objects keep their types.
+    For any other object the root raises TypeError (ValueError if it has more levels), and the other ranks raise
+    Aborted. `timeout`: in seconds; None for the communicator's timeout.
     """
     root = check_rank(root, comm.size, "root_rank")
     refusal: TypeError | ValueError | None = None

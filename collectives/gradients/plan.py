@@ -25,7 +25,7 @@ KINDS: Final[tuple[Kind, ...]] = ("dense", "sparse", "none")
 
 
 class Entry(NamedTuple):
-    """The properties of one variable's gradient that ranks compare before they exchange gradients.
+    """The properties of one variable's gradient. Ranks compare all properties but `name` before an exchange.
 
     - `kind`: "dense", "sparse", or "none" for a missing gradient, which has no dtype and shape
     - `shape`: the shape of the variable; for a sparse gradient the first extent is UNKNOWN (-1)
@@ -63,7 +63,7 @@ class Plan:
     """Which gradients the `size` ranks exchange in a training step, in which order, and how they are sent.
 
     `entries` describe the gradients. `buckets` (gradients that are sent together) are in the order in which they are
-    sent. There is at least one bucket, which may be empty, so that ranks always compare their plans. They compare the
+    sent. There is at least one bucket, which may be empty, so that ranks always compare their plans. Ranks compare the
     hash `digest`, which does not depend on the names of variables.
     """
 
@@ -74,7 +74,7 @@ class Plan:
 
     @cached_property
     def wires(self) -> tuple[Wire | None, ...]:
-        """For each gradient of the plan, how it is sent: dtype, op, and factors; None for those that are not sent."""
+        """For each gradient of the plan, the dtype, op and factors with which it is sent; None if it is not sent."""
         return _wires(self.rules, self.entries, self.size)
 
     @cached_property

@@ -32,8 +32,8 @@ class Rows(NamedTuple):
 def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
     """Encodes the sparse gradients `entries` as one message, an array of uint8.
 
-    It contains the number of rows of each gradient, then their indices and values. Each part begins at a multiple of 8
-    bytes.
+    The message contains the number of rows of each gradient, then the indices and values of each gradient. Each part
+    begins at a multiple of 8 bytes.
     """
     counts = np.array([len(entry.indices) for entry in entries], np.int64)
     parts = [counts, *(np.ascontiguousarray(array) for entry in entries for array in entry)]
@@ -48,10 +48,10 @@ def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
 
 
 def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) -> list[Rows]:
-    """Decodes `everyones`, the messages of all ranks that `pack` made, in rank order; returns each gradient's rows.
+    """Decodes `everyones`, all ranks' messages from `pack` joined in rank order; returns each gradient's rows.
 
-    `like`: this rank's gradients, which have the dtypes and shapes of rows. `size`: the number of ranks. Raises
-    DesyncError for invalid bytes.
+    `like`: this rank's gradients, whose rows have the dtypes and shapes of the rows in `everyones`. `size`: the number
+    of ranks. Raises DesyncError for invalid bytes.
     """
     joined: list[list[Rows]] = [[] for _ in like]
     start = 0

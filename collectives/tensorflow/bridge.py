@@ -60,7 +60,8 @@ def call(
 
     `results`: the dtypes and shapes of the results, for a graph. If `results` is empty in a graph, the returned list
     contains the operation. `alone` is for a TensorFlow 1 graph: the operation does not wait for earlier operations of
-    the graph, nor later ones for it. Raises NotImplementedError in a graph for XLA, which cannot call Python.
+    the graph, and later operations do not wait for it. Raises NotImplementedError in a graph for XLA, which cannot call
+    Python.
     """
     if tf.executing_eagerly():
         views = [_view(tensor) for tensor in tensors]
@@ -105,7 +106,8 @@ def typed_errors() -> Iterator[None]:
         with collectives.tensorflow.typed_errors():
             loss = step(batch)           # raises e.g. PeerLost, OpTimeout or DesyncError
 
-    Without it, TensorFlow reports them only as tf.errors.UnknownError. With it, they are instances of both types.
+    Otherwise TensorFlow reports these errors only as tf.errors.UnknownError. In the context manager the errors are
+    instances of both types.
     """
     seen: list[BaseException] = []
     _watchers.append(seen)

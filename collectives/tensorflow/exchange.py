@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 
 class GradientExchange:
-    """A function object: called with this rank's gradients in each step, it returns them reduced over all ranks.
+    """A function object that takes this rank's gradients in each step, and returns them reduced over all ranks.
 
     - `op`: "average", "sum", "min", "max" or "prod"
     - `compression`: "fp16" or "bf16" sends float32 and float64 gradients in 16 bits

@@ -15,7 +15,7 @@ from collectives.gradients.wire import Wire
 class Residuals:
     """The rounding errors of compressed gradients, which are added to the gradients of the next training step.
 
-    Each is a tf.Variable, made at the first step.
+    The rounding error of each gradient is a tf.Variable, made at the first step.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Residuals:
         """Returns gradient number `place` in compressed form, and keeps its rounding error for the next step.
 
         `tensor`: the gradient, to which the rounding error of the step before is added. `wire`: the dtype and the
-        factor with which it is sent. ValueError if the shape of `tensor` is not known.
+        factor with which the gradient is sent. ValueError if the shape of `tensor` is not known.
         """
         if not tensor.shape.is_fully_defined():
             raise ValueError(f"error_feedback needs gradients of known shape, but that of {place} is {tensor.shape}")

@@ -70,8 +70,8 @@ class DistributedGradientTape:
     ) -> Any:
         """Returns the gradients of `target` with respect to `sources`, reduced over all ranks.
 
-        They have the structure of `sources`. The arguments are those of tf.GradientTape.gradient, and the errors those
-        of `GradientExchange`.
+        The result has the structure of `sources`. The arguments are those of tf.GradientTape.gradient. The errors are
+        those of `GradientExchange`.
         """
         flat = tf.nest.flatten(sources)
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)

@@ -68,7 +68,7 @@ def broadcast_object(
     """Returns the object `obj` of rank `root_rank` on every rank; the `obj` of other ranks is ignored.
 
     None, bool, int, float, complex, str, bytes, arrays and tensors are supported, and lists, tuples, dicts and sets of
-    them. Each keeps its type. TypeError on the root for any other object, and Aborted on the other ranks.
+    them. Objects keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
     """
     return objects.broadcast_object(channel(default.default(comm)).comm, obj, root_rank, timeout)
 

@@ -27,7 +27,7 @@ _LOOKS: Final = 0.01  # seconds between two checks for ranks that have begun to 
 class FromAny(Early):
     """A receive operation for a message of any rank, or of rank `wanted`; it starts when a message has come.
 
-    `source`: the rank that sends the message; -1 as long as this rank is not known.
+    `source`: the rank that sends the message; -1 as long as the sender is not known.
     """
 
     def __init__(self, wanted: int | None, receive: Callable[[Channel], Started], seconds: float) -> None:

@@ -67,7 +67,7 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
 class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
     """A Keras callback that sets the learning rate to `initial_lr * multiplier(epoch)`.
 
-    The rate is set from `start_epoch` up to, but not including, `end_epoch`. If `multiplier` is a number, the rate is
+    The callback acts from `start_epoch` up to, but not including, `end_epoch`. If `multiplier` is a number, the rate is
     `initial_lr * multiplier ** (epoch - start_epoch)`. There is no momentum correction: `momentum_correction=True`
     causes a warning if the optimizer has momentum.
     """
