@@ -23,7 +23,7 @@ def reduce(dst: npt.NDArray[Any], sources: Sequence[npt.NDArray[Any]], dtype: in
     """Reduce `sources` into `dst`, from left to right, with the executor's kernel; for tests and calibration."""
 
 def cpu_features() -> list[str]:
-    """The instruction sets that reductions may use on this machine, best last, e.g. ["avx2", "avx512"]."""
+    """Return the instruction sets that reductions may use on this machine, best last, e.g. ["avx2", "avx512"]."""
 
 def sha256(data: bytes) -> bytes: ...
 def hmac_sha256(key: bytes, data: bytes) -> bytes: ...
@@ -31,22 +31,22 @@ def hmac_sha256(key: bytes, data: bytes) -> bytes: ...
 class Program:
     """One rank's schedule, compiled; immutable and shared between operations.
 
-    `grid` and `scratch` are those of Schedule. `steps[i]` is a tuple (kind, peers, dst, sources, final, dependencies):
+    `grid` and `scratch` are as in Schedule. `steps[i]` is a tuple (kind, peers, dst, sources, final, dependencies):
     - kind: 0 send, 1 recv, 2 reduce, 3 copy
-    - peers: ranks; empty for a reduce (see `sources`). If the program has only one step, this rank may be among them,
-      and a receive may name several ranks: it takes the message of the rank that sends first
-    - dst: (buffer, first, count): where data goes; for a send the chunk to send
+    - peers: ranks; empty for a reduce (see `sources`). If the program has only one step, this rank may be among the
+      peers, and a receive may name several ranks: it takes the message of the rank that sends first
+    - dst: (buffer, first, count), the chunk to which data goes; for a send the chunk to send
     - sources: for a copy one chunk; for a reduce the operands in order, each a chunk (buffer, first, count) or a rank
     - dependencies: (step, buffer, block_there, block_here): this step may process byte x of the buffer only after
-      `step` has finished that byte. The region of `step` in the buffer starts at block_there, that of this step at
-      block_here.
+      `step` has finished that byte. In the buffer, the region of `step` starts at block_there, and the region of this
+      step at block_here.
 
-    `pooled`: an allreduce in which every rank reduces a part of all ranks' arrays and sends the result to all; ranks
-    that share memory may run it in the pool instead, shared memory in which they add up their arrays.
+    `pooled`: whether this is an allreduce in which every rank reduces a part of all ranks' arrays and sends the result
+    to all. Ranks that share memory may instead add up their arrays in the pool, a part of the shared memory.
 
-    `flat`: two chunks (buffer, first, count), for an exchange in one round. The first is what this rank sends to every
-    rank that receives, the second the part of each message that this rank takes. What is sent must not depend on what
-    is received. Ranks that share memory may exchange such messages on a board, memory that all of them read.
+    `flat`: two chunks (buffer, first, count), for an exchange in one round. This rank sends the first chunk to every
+    rank that receives. The second chunk is the part of each message that this rank takes. The sent data must not depend
+    on received data. Ranks that share memory may exchange such messages on a board, memory that all these ranks read.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Program:
     def peers(self) -> list[int]: ...
 
 class Operation:
-    """A program bound to element type, reduction and sizes; reusable for any memory of those sizes.
+    """A program bound to element type, reduction and sizes; it can be run on any arrays of these sizes.
 
     `in_bounds`, `out_bounds`: the number of elements (divided evenly: block b of B covers
     [n*b//B, n*(b+1)//B)), or an int64 array of blocks + 1 ascending offsets, in elements.
-    `identity` = (collective, op, dtype, count, root, algorithm) is what ranks compare: `count` is 0 if it
-    may differ between ranks, `algorithm` is a 32-bit hash of name and parameters. `at_a_time`: the operation is run
-    on sections of so many elements, one after the other; 0: on everything at once. This needs bounds that are numbers,
-    and a program that processes each element independently. `part`: 0 for an operation that is a call by itself. If
-    several messages make up one call, PART_FIRST for the first message and PART_OTHER for the others.
+    `identity` = (collective, op, dtype, count, root, algorithm) is what ranks compare: `count` is 0 if the
+    number may differ between ranks, `algorithm` is a 32-bit hash of name and parameters. `at_a_time`: the operation is
+    run on sections of so many elements, one after the other; 0: on everything at once. Sections need bounds that are
+    numbers, and a program that processes each element independently. `part`: 0 for an operation that is a call by
+    itself. If several messages make up one call, PART_FIRST for the first message and PART_OTHER for the others.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Operation:
     def out_bytes(self) -> int: ...
     @property
     def memory(self) -> int:
-        """Bytes of memory that the operation takes, its program included."""
+        """The bytes of memory that the operation takes, including its program."""
 
 PART_FIRST: Final[int]
 PART_OTHER: Final[int]
@@ -104,47 +104,47 @@ class Ticket:
     def done(self) -> bool: ...
     @property
     def receipt(self) -> tuple[int, int]:
-        """The sender and the number of elements of the received message, after the operation is done."""
+        """Return the sender and the number of elements of the received message. Call it when the operation is done."""
 
     def wait(self, timeout: float | None) -> None:
-        """Wait until the operation is done; raises its error. OpTimeout after `timeout`: the operation goes on."""
+        """Wait until the operation is done; raise its error. OpTimeout after `timeout` s, but the operation goes on."""
 
 class GeneralizedTicket(Ticket):
-    """An operation that Python code runs after all ranks have made the same call; the code reports its end here."""
+    """An operation that Python code runs after all ranks have made the same call. Methods report its end."""
 
     def wait_until_begun(self) -> bool:
-        """Wait until all ranks have made the call. False if the operation has already ended, by an error."""
+        """Wait until all ranks have made the call. Return False if an error has already ended the operation."""
 
     def complete(self) -> None:
         """Report success: the result is in the caller's arrays."""
 
     def fail(self, kind: str, message: str, ranks: list[int]) -> None:
-        """Report failure, which breaks the group. `kind`: PeerLost, OpTimeout or DesyncError; others mean Aborted."""
+        """Report failure, which breaks the group. `kind`: PeerLost, OpTimeout, DesyncError; any other means Aborted."""
 
 def transports() -> list[str]:
-    """The transports for which this engine has links, in alphabetical order."""
+    """The names of the transports that this engine can use to link ranks, in alphabetical order."""
 
 def refused_transports() -> list[str]:
-    """The reasons why transports of loaded plug-ins could not be registered since the last call."""
+    """Return the reasons why transports of loaded plug-ins could not be registered since the last call."""
 
 def why_no_room(transport: str, ranks: int, segment: int = 0) -> str | None:
-    """The reason why this process's limits (ulimit -f, -v) leave no room for a group of `ranks` ranks; None if they do.
+    """Return why this process's limits (ulimit -f, -v) leave no room for a group of `ranks` ranks; None if they do not.
 
-    `segment` is that of Group. TransportUnavailable if the engine has no links of that transport."""
+    `segment` is as for Group. TransportUnavailable if the engine has no links of the transport."""
 
 class Job:
-    """The common part of the communicator of one `init` and all communicators made from it: their control thread.
+    """The control thread that the communicator of one `init` shares with all communicators made from it.
 
-    The thread ends with the last of these communicators. `interval` and `limit`: seconds between the heartbeats that
-    neighbours exchange, and seconds of silence after which a neighbour is dead; with a limit of 0, nobody is watched
-    and ranks do not tell each other of errors. ValueError for an interval of 0."""
+    The thread ends with the last of these communicators. `interval`: seconds between the heartbeats that neighbours
+    exchange. `limit`: seconds of silence after which a neighbour is dead. With a limit of 0, nobody is watched and
+    ranks do not tell each other of errors. ValueError for an interval of 0."""
 
     def __init__(self, interval: float = 1.0, limit: float = 10.0) -> None: ...
     def expect(self, context: bytes) -> None:
-        """Announce that a Group with this context will be made: peers that connect to it before are kept waiting."""
+        """Announce that a Group with this context will be made. Until then, peers that connect to it have to wait."""
 
     def forget(self, context: bytes) -> None:
-        """Revoke `expect`: peers that connect to that group are refused. Does nothing if the group has been made."""
+        """Revoke `expect`: refuse peers that connect to that group. Does nothing if that group has been made."""
 
 class Group:
     """The native side of one communicator: its links, executor, progress thread and shared memory."""
@@ -178,7 +178,7 @@ class Group:
         `host`: this rank's, for messages."""
 
     def listen(self, scheme: str, fd: int) -> None:
-        """Accept peers of the transport `scheme` on this bound, listening, non-blocking socket.
+        """Accept peers of the transport `scheme` on the socket `fd`, which is bound, listening and non-blocking.
 
         The job owns the socket, and uses it for all its groups."""
 
@@ -186,22 +186,22 @@ class Group:
         """Let peers connect to this group through the sockets on which the job already listens for that transport."""
 
     def listen_in_process(self, scheme: str) -> str:
-        """The address under which threads of this process reach this group over that transport."""
+        """Return the address under which threads of this process reach this group over the transport `scheme`."""
 
     def use_port(self, peer: int, scheme: str, port: str) -> None:
-        """Set by which port of this rank to reach `peer`, before `listen` and `accept`.
+        """Set the network port of this rank through which it reaches `peer`. Call it before `listen` and `accept`.
 
-        `port` is as the transport names it: of verbs "device:port:GID index". TransportUnavailable if it cannot be
-        used."""
+        `port` is the transport's name for the port: of verbs "device:port:GID index". TransportUnavailable if the port
+        cannot be used."""
 
     def route(self, peer: int, scheme: str, addresses: Sequence[str], host: str) -> None:
-        """Set how to reach `peer`. Opens nothing. `host` is for messages.
+        """Set how to reach `peer` over the transport `scheme`. Opens nothing. `host` is for messages.
 
-        An address of shm is the name of an abstract socket; of tcp "ip%scope port" (addresses are tried in order); of
-        inproc the result of the peer's `listen_in_process`."""
+        An address of shm is the name of an abstract socket. An address of tcp is "ip%scope port"; several addresses are
+        tried in order. An address of inproc is the result of the peer's `listen_in_process`."""
 
     def connect(self, peers: Sequence[int], timeout: float) -> None:
-        """Open the links to `peers` that are not open yet. PeerLost, OpTimeout, AuthError, ConfigMismatch."""
+        """Open the links to `peers` that are not open yet. Raises PeerLost, OpTimeout, AuthError, ConfigMismatch."""
 
     def run(self, operation: Operation, inp: Any, out: Any, timeout: float) -> tuple[int, int]:
         """Run an operation on this thread. `inp`, `out`: contiguous arrays or None; in place, both are the same array.
@@ -210,12 +210,12 @@ class Group:
         """
 
     def exchange(self, send: Operation, inp: Any, recv: Operation, out: Any, timeout: float) -> tuple[int, int]:
-        """Run both operations at the same time. Returns the result of `run` for the second."""
+        """Run both operations at the same time. Returns what `run` returns for `recv`."""
 
     def run_together(self, calls: Sequence[tuple[Operation, Any, Any]], timeout: float) -> list[tuple[int, int]]:
-        """Run all calls (operation, inp, out) at the same time: all are started before any has to complete.
+        """Run all calls (operation, inp, out) at the same time: all calls are started before any has to complete.
 
-        Returns the result of `run` for each. If waiting is interrupted, the caller has to keep the arrays."""
+        Returns the result of `run` for each call. If waiting is interrupted, the caller has to keep the arrays."""
 
     def start(self, operation: Operation, inp: Any, out: Any, timeout: float) -> Ticket:
         """Queue an operation for the progress thread; operations complete in the order in which they were started."""
@@ -223,22 +223,24 @@ class Group:
     def start_generalized(self, agreement: Operation, timeout: float, engine: str) -> GeneralizedTicket:
         """Start an operation that Python code runs.
 
-        Ranks agree on the call by running `agreement`, a barrier with the fingerprint of that operation. `engine`: the
-        name of the engine in records. After `timeout` the code has 10 s more to report the cause."""
+        Ranks agree on the call by running `agreement`, a barrier with the fingerprint of the operation. `engine`: the
+        name by which records show the code. After `timeout` seconds the code has 10 s more to report the cause."""
 
     def empty(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
-        """Uninitialised memory that peers on this host can read directly, as a uint8 array, 64-byte aligned.
+        """Return uninitialised memory that peers on this host can read directly, as a uint8 array, 64-byte aligned.
 
-        It returns to the kernel with the last reference. None if no peer shares memory with this rank."""
+        The memory returns to the kernel with the last reference. None if no peer shares memory with this rank."""
 
     def link_kind(self, peer: int) -> str | None:
-        """The scheme of the open link to `peer`, None if none is open."""
+        """Return the transport of the open link to `peer`, None if no link is open."""
 
     def link_counts(self, peer: int) -> dict[str, int]:
-        """What the link to `peer` counts, by name; empty if none is open, or if its transport counts nothing."""
+        """Return the counters of the link to `peer`, by name; {} if no link is open or its transport counts nothing."""
 
     def link_path(self, peer: int) -> str:
-        """Between which ports the link to `peer` runs; "" if none is open, or if its transport uses no ports."""
+        """Return the two network ports that the link to `peer` connects, as text.
+
+        Return "" if no link is open, or if its transport uses no ports."""
 
     def bytes_sent(self) -> int: ...
     def records(self) -> list[dict[str, Any]]:
@@ -249,12 +251,13 @@ class Group:
         after an error, and after `close`."""
 
     def memory(self) -> dict[str, int]:
-        """Bytes of memory, by kind, see `Communicator.memory`; empty in a forked child."""
+        """Return bytes of memory by kind, see `Communicator.memory`; an empty dict in a forked child."""
 
     def engines(self, operation: Operation) -> list[tuple[str, str | None]]:
-        """The engines in the order in which they are asked to run such an operation, each with its reason to refuse.
+        """Return the engines that may run `operation`, in the order in which they are asked.
 
-        The first engine whose reason is None runs the operation. Waits for operations that are under way."""
+        With each comes its reason to refuse. The first engine whose reason is None runs the operation. Waits for
+        operations that are under way."""
 
     def confirm(self, grace: float) -> None:
         """Raise DesyncError if a rank that shares memory with this rank has begun another collective under the same
@@ -262,18 +265,18 @@ class Group:
         nothing if the group is closed, broken or in use."""
     @property
     def broken(self) -> BaseException | None:
-        """The first error after which no operation can run; None if there was none."""
+        """Return the first error after which no operation can run; None if there was none."""
 
     def close(self) -> None:
-        """Close links, threads and memory; idempotent; peers see this rank as gone."""
+        """Close the links, threads and memory. Idempotent. Peers then see this rank as gone."""
 
 def why_no_cuda() -> str | None:
-    """Why this process has no NVIDIA driver, or one that is too old; None if it has one. Does not initialise it."""
+    """Return why this process has no NVIDIA driver that is new enough; None if it has one. Does not initialise it."""
 
 def cuda_driver() -> tuple[str, int]:
-    """The file of the driver's library, and the newest version of CUDA that it supports, 13000 for example.
+    """Return the CUDA driver's library file, and the newest CUDA version that the driver supports, such as 13000.
 
-    "" and 0 without a driver. Does not initialise it."""
+    "" and 0 without a driver. Does not initialise the driver."""
 
 class CudaDevice:
     """A CUDA device that is visible to this process."""
@@ -292,39 +295,43 @@ class CudaDevice:
         """90 for compute capability 9.0."""
 
 def cuda_devices() -> list[CudaDevice]:
-    """The devices that are visible to this process. Initialises the driver. TransportUnavailable without a driver."""
+    """Return the devices visible to this process. Initialises the driver. TransportUnavailable without a driver."""
 
 def cuda_memory(address: int) -> tuple[str, int]:
-    """("cuda", device) for an address in a device's memory, else ("host", -1 or the device that can reach it)."""
+    """Return ("cuda", device) for an address in a device's memory.
+
+    For other memory return ("host", n): n is the device that can reach the memory, or -1."""
 
 def network_ports(transport: str) -> list[dict[str, Any]]:
-    """The ports of network devices that the transport finds on this machine, usable or not.
+    """Return the ports of network devices that `transport` finds on this machine, usable or not, a dict for each port.
 
-    Each has `device`, `port`, `layer` ("Ethernet", "InfiniBand"), `state`, `address` and its `address_kind` ("RoCE v2")
-    and `address_index` in the port's table, `mtu` (bytes), `numa_node` (-1 if unknown), `near`: whether the calling
-    thread may run on a core of that node, in `problem` the reason why it cannot be used, or "", and `left_out`: whether
-    the user has chosen other ports. TransportUnavailable if the engine has no links of the transport, or if it cannot
-    look for ports."""
+    A dict has `device`, `port`, `layer` ("Ethernet", "InfiniBand"), `state`, and `mtu` in bytes. It has the `address`,
+    the `address_kind` ("RoCE v2"), and the `address_index` in the port's table. `numa_node` is -1 if unknown; `near`
+    tells whether the calling thread may run on a core of that node. `problem` is the reason why the port cannot be
+    used, or "". `left_out` tells whether the user has chosen other ports. TransportUnavailable if the engine has no
+    links of the transport, or if the transport cannot look for ports."""
 
 def check_cuda_stream(stream: int, device: int) -> None:
-    """ValueError unless `stream` is the handle of a stream of that device, and is not being captured into a graph."""
+    """ValueError unless `stream` is the handle of a stream of `device`, and is not being captured into a CUDA graph."""
 
 def is_capturing(stream: int, device: int) -> bool:
-    """Whether this stream of that device is being captured into a graph. ValueError for a stream of another device."""
+    """Whether `stream` is being captured into a CUDA graph. ValueError if `stream` is not a stream of `device`."""
 
 def current_cuda_device() -> int | None:
-    """The number of the device that the calling thread uses now; None if it uses none."""
+    """Return the number of the CUDA device that the calling thread uses now; None if the thread uses none."""
 
 def can_access_cuda_peer(device: int, other: int) -> bool:
-    """Whether kernels on `device` can read and write memory of `other`. TransportUnavailable without a driver."""
+    """Whether kernels on `device` can access memory of the device `other`. TransportUnavailable without a driver."""
 
 LEADER_MOST_RANKS: Final[int]
 
 def cuda_heap_bytes(device: int) -> int:
-    """Bytes of the device's memory that this process has allocated for itself and for `CudaMemory`, used or not."""
+    """Return how many bytes of the device's memory this process has allocated for itself and for `CudaMemory`.
+
+    Unused bytes are included."""
 
 class CudaMemory:
-    """Memory of a device that other processes can open. It is used again once the object is gone."""
+    """Memory of a device that other processes can open. The memory is used again when this object is gone."""
 
     def __init__(self, nbytes: int, device: int) -> None:
         """Uninitialised. TransportUnavailable if the device's memory is full."""
@@ -335,17 +342,17 @@ class StagedCopy:
     """A copy to the host, made by `CudaStaging.fetch`."""
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is complete; False if it is not after `timeout` seconds."""
+        """Wait until the copy is complete; return False if it is not complete after `timeout` seconds."""
 
 class CudaStaging:
-    """Host memory through which arrays of a device pass, by copies on two streams of its own."""
+    """Host memory through which arrays of a device pass, by copies on two CUDA streams that only this object uses."""
 
     def __init__(self, memory: npt.NDArray[np.uint8], nbytes: int, device: int) -> None:
         """The caller keeps `memory`, of `nbytes` bytes, as long as the object. TransportUnavailable if it cannot be
         registered."""
 
     def begin(self, stream: int) -> None:
-        """Copies begin after what is in `stream` now."""
+        """Let copies begin after the work that is in `stream` now."""
 
     def fetch(self, offset: int, address: int, nbytes: int) -> StagedCopy:
         """Copy from the device to the memory at `offset`. ValueError if it does not fit."""
@@ -354,7 +361,7 @@ class CudaStaging:
         """Copy from the memory at `offset` to the device."""
 
     def end(self, stream: int) -> None:
-        """What is put into `stream` from now on begins after all copies."""
+        """Let work that is put into `stream` from now on begin after all copies."""
     @property
     def is_free(self) -> bool:
         """Whether all copies are over."""
@@ -372,12 +379,12 @@ class LeaderMember:
         """What all other ranks have to be told."""
 
     def meet(self, records: Sequence[bytes], timeout: float) -> str:
-        """Meet the other ranks, whose records these are, by rank; returns why this rank cannot, "" if it can.
+        """Meet the other ranks; return the reason why this rank cannot meet them, or "" if it can.
 
-        An error of another kind breaks the group: OpTimeout, PeerLost."""
+        `records` has the `record` of each rank, by rank. An OpTimeout or PeerLost breaks the group."""
 
     def use(self) -> None:
-        """Run calls of the group from now on; called when all ranks have met."""
+        """Run calls of the group from now on. Call it when all ranks have met."""
 
     def prepare(
         self,
@@ -393,19 +400,20 @@ class LeaderMember:
         stream: int,
         producer: int | None,
     ) -> LeaderCall:
-        """Describe a collective on device memory. `operation`: by which ranks compare their calls; it is not run.
+        """Describe a collective on device memory.
 
-        `kind`: the name of the collective. `inp`, `out`: addresses, 0 if this rank has none. `count`: the elements in
-        each rank's part; for allreduce, reduce and broadcast in the whole array. `unit`: bytes of an element.
-        `producer`: the stream in which the input was written, if it is another one."""
+        `operation`: what ranks compare to see whether they make the same call; it is not run. `kind`: the name of the
+        collective. `inp`, `out`: addresses, 0 if this rank has none. `count`: the elements in each rank's part; for
+        allreduce, reduce and broadcast in the whole array. `unit`: bytes of an element. `producer`: the stream in which
+        the input was written, if it is not `stream`."""
 
     @property
     def memory(self) -> int:
-        """Bytes of the device's memory that this rank's part of the engine holds; 0 once it is closed."""
+        """The bytes of the device's memory that this object holds; 0 when it is closed."""
 
     def issue(self, call: LeaderCall, timeout: float) -> StreamTicket:
-        """Issue a call; returns when it is in its stream. ValueError for memory or a stream that is not the device's;
-        other errors break the group."""
+        """Put a call into its stream; return when it is there. ValueError for memory or a stream that does not belong
+        to the device; other errors break the group."""
 
 class NcclLibrary:
     """The NCCL of this process, made by `load_nccl`."""
@@ -417,21 +425,21 @@ class NcclLibrary:
         """23203 for 2.32.3."""
     @property
     def features(self) -> list[str]:
-        """The functions that it has, of those that only some versions have."""
+        """The names of the functions that this NCCL has, among functions that only some versions have."""
 
     def unique_id(self) -> bytes:
-        """An id, of 128 bytes, by which the ranks of one communicator of NCCL meet. Aborted if NCCL fails."""
+        """Return an id, of 128 bytes, by which the ranks of one communicator of NCCL meet. Aborted if NCCL fails."""
 
 def loaded_nccl() -> str:
-    """The path of the libnccl that this process has loaded, "" if none. ConfigMismatch if there are several."""
+    """Return the path of the libnccl that this process has loaded, or "". ConfigMismatch if it has loaded several."""
 
 def load_nccl(path: str) -> NcclLibrary:
-    """Load the libnccl at this absolute path, or return it if it is loaded; a process uses only one.
+    """Load the libnccl at the absolute path `path`. If it is already loaded, return it; a process uses only one.
 
-    TransportUnavailable if it cannot be used; ConfigMismatch if another libnccl is loaded in this process."""
+    TransportUnavailable if the file cannot be used; ConfigMismatch if this process has loaded another libnccl."""
 
 def why_nccl_does_not_reduce(dtype: str, op: int, version: int, capability: int) -> str:
-    """Why NCCL does not reduce elements of the dtype with that name, on devices of that capability; "" if it does."""
+    """Return why NCCL cannot reduce elements of `dtype` on devices of compute capability `capability`; "" if it can."""
 
 class StreamTicket:
     """An operation that is ordered by a stream."""
@@ -440,13 +448,13 @@ class StreamTicket:
         """Whether the stream has passed the operation, or the operation has failed."""
 
     def wait(self, timeout: float | None) -> None:
-        """Block until it is done; raises its error, OpTimeout if it is not done after `timeout` seconds."""
+        """Block until the operation is done; raise its error, or OpTimeout after `timeout` seconds."""
 
 class NcclCall:
-    """A call that `NcclMember.prepare` has made, which can be issued several times."""
+    """A call of NCCL that `NcclMember.prepare` has made. It can be issued several times."""
 
 class NcclRounds:
-    """An operation's schedule as a device runs it: rounds of messages, and after each its reductions and copies."""
+    """An operation's schedule as a device runs it: rounds of messages, and after each round reductions and copies."""
 
     def __init__(self, operation: Operation, rounds: Sequence[Sequence[int]]) -> None:
         """`rounds`: for each step of the schedule its round, for a send one for each peer; see `schedule.rounds`."""
@@ -455,10 +463,10 @@ class NcclRounds:
         """Whether this rank reduces anything."""
     @property
     def temporary(self) -> int:
-        """Bytes of the device's memory that a call needs beside its arrays."""
+        """The bytes of the device's memory that a call needs in addition to its arrays."""
 
 class NcclMember:
-    """NCCL's communicator as one group uses it. Closed with the last group that uses it."""
+    """A communicator of NCCL as one group uses it. It is closed with the last group that uses it."""
 
     @overload
     def __init__(
@@ -487,45 +495,45 @@ class NcclMember:
         stream: int,
         producer: int | None,
     ) -> NcclCall:
-        """A call that runs these pieces together in `stream`.
+        """Make a call that runs the pieces, each one call of NCCL, together in `stream`.
 
-        `operations`: describe the call, for the comparison with other ranks. A piece is one call of NCCL: its name,
-        such as "allreduce", "send" or "recv"; the addresses of input and output, 0 if this rank has none; the number of
-        elements in the part of each rank, of allreduce, reduce, broadcast and messages in the whole array; the bytes of
-        an element; dtype and op, if it reduces; the root, or the other rank of a message. `producer`: the stream in
-        which the input is written, if it is another one."""
+        `operations`: what ranks compare to see whether they make the same call. A piece has: the name, such as
+        "allreduce", "send" or "recv"; the addresses of input and output, 0 if this rank has none; the number of
+        elements; the bytes of an element; dtype and op, if it reduces; the root, or the other rank of a message. For
+        allreduce, reduce, broadcast and messages, elements of the whole array count, else of the part of each rank.
+        `producer`: the stream in which the input is written, if it is not `stream`."""
 
     def schedule(
         self, rounds: NcclRounds, inp: int, out: int, compiler: str, stream: int, producer: int | None
     ) -> NcclCall:
-        """A call that runs a schedule in `stream`: its messages by NCCL, its reductions by kernels.
+        """Make a call that runs a schedule in `stream`: its messages by NCCL, its reductions by kernels.
 
         `inp`, `out`: addresses, 0 if this rank has none; they may be equal. `compiler`: the path of NVRTC, for a
-        schedule that reduces. `producer`: the stream in which the input is written, if it is another one."""
+        schedule that reduces. `producer`: the stream in which the input is written, if it is not `stream`."""
 
     def together(self, calls: Sequence[NcclCall]) -> NcclCall:
-        """One call that runs the pieces of all. ValueError if they are in different streams."""
+        """Make one call that runs the pieces of all `calls`. ValueError if the calls are for different streams."""
 
     def issue(self, call: NcclCall, timeout: float) -> StreamTicket:
-        """Issue a call; returns when it is in its stream, or in the graph into which this stream is captured.
+        """Put a call into its stream, or into the graph into which the stream is captured; return when it is there.
 
-        ValueError for memory or a stream that is not the device's; other errors break the group."""
+        ValueError for memory or a stream that does not belong to the device; other errors break the group."""
 
     def connect(self, operation: Operation, kinds: Sequence[str], timeout: float) -> StreamTicket:
-        """Run these functions of NCCL on memory of their own, so that NCCL has made its connections."""
+        """Run NCCL's functions `kinds` on memory that is only for this, so that NCCL has made its connections."""
 
     def mark(self, stream: int) -> StreamTicket:
-        """A ticket that is done when `stream` has passed all that is in it now."""
+        """Return a ticket that is done when `stream` has passed all work that is in it now."""
 
     @property
     def memory(self) -> int:
-        """Bytes of the device's memory that NCCL's communicator holds; 0 once it is closed."""
+        """The bytes of the device's memory that NCCL's communicator holds; 0 when it is closed."""
     @property
     def is_over(self) -> bool:
         """Whether it was closed or aborted."""
     @property
     def communicator(self) -> int:
-        """A number that is equal for those that share a communicator."""
+        """A number that is equal for all objects that share a communicator of NCCL."""
 
 class Latch:
     """A lock that never waits and can be shut for good. The GIL protects it, so it costs almost nothing."""
@@ -536,13 +544,13 @@ class Latch:
         """Whether a thread has it."""
 
     def acquire(self) -> bool:
-        """Try to take it. False while another thread has it, and after `shut`."""
+        """Try to take the lock. Return False while another thread has it, and after `shut`."""
 
     def release(self) -> None: ...
     def shut(self) -> None: ...
 
 class Repeater:
-    """The calls of one method that the engine repeats without Python code; made by `repeater`."""
+    """The calls of one method that C++ code repeats without running Python code. Made by `repeater`."""
 
     @property
     def known(self) -> int:
@@ -558,9 +566,9 @@ def repeater(
 ) -> Repeater:
     """Make a Repeater, which runs the calls that are passed to `remember`.
 
-    The arguments of a call are an array x; the parameters, (name, default) each, of which `positional` ones may be
-    passed in this order or by name; and `out` by name. `arrays`: x and the result's array for methods whose calls have
-    no array arguments.
+    The arguments of a call are an array x, then parameters, and `out`. `positional` and `keywords` describe each
+    parameter as (name, default). Only `positional` parameters may be passed by position, in this order; all others and
+    `out` are passed by name. `arrays`: x and the result's array, for methods whose calls have no array arguments.
     """
 
 class Repeating:
@@ -574,7 +582,9 @@ class Method:
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def method(function: Callable[..., Any], index: int) -> Method:
-    """A method of a class derived from `Repeating`: `_repeaters[index]` runs calls that it knows, `function` others."""
+    """Make a method of a class derived from `Repeating`.
+
+    `_repeaters[index]` runs the calls that it knows, and `function` runs all other calls."""
 
 AS_IT_IS: Final[int]  # the input of an operation is x itself
 COPIED: Final[int]  # the input is a copy of x, since the result overwrites it
@@ -589,7 +599,7 @@ def remember(
     input: int,
     result: tuple[int, ...] | npt.NDArray[Any] | None,
 ) -> None:
-    """Let `repeater` run `operation` for calls with arrays like x and these values of the parameters.
+    """Let `repeater` run `operation` for calls with arrays like x and the parameter values `values`.
 
     `in_place`: whether `out` is x itself. `input`: AS_IT_IS, COPIED or NO_INPUT. `result`: x if x is overwritten, the
     shape of a new array, or None if there is no result.

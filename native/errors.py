@@ -30,8 +30,7 @@ class CollectiveError(RuntimeError):
 class PeerLost(CollectiveError):
     """One or more ranks are lost: their processes have ended, or the connections to them are broken.
 
-    `ranks` has the numbers of the lost ranks, ascending. Ranks of whose loss this rank does not know are missing from
-    it.
+    `ranks` has the numbers of the lost ranks, ascending. It has only ranks of whose loss this rank knows.
     """
 
     ranks: tuple[int, ...]
@@ -52,7 +51,7 @@ witnesses: Final[list[Callable[[PeerLost], None]]] = []  # called with each Peer
 class OpTimeout(CollectiveError, TimeoutError):
     """The deadline of a call has passed while this rank waited for other ranks.
 
-    `late` has the numbers of these other ranks, ascending.
+    `late` has the numbers of the ranks for which this rank waited, ascending.
     """
 
     late: tuple[int, ...]
@@ -66,7 +65,7 @@ class OpTimeout(CollectiveError, TimeoutError):
 
 
 class DesyncError(CollectiveError):
-    """Ranks have called different collectives, or the same one with different arguments.
+    """Ranks have called different collectives, or the same collective with different arguments.
 
     The message shows what each rank called.
     """
@@ -75,7 +74,7 @@ class DesyncError(CollectiveError):
 class StaleEpoch(CollectiveError):
     """The other ranks took this rank for dead, because it did not answer.
 
-    They have given up the group or go on without it.
+    The other ranks have given up the group, or go on without this rank.
     """
 
 

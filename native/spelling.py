@@ -39,7 +39,7 @@ _SYNONYMS: Final = {
 def meant(name: object, known: Iterable[str]) -> str | None:
     """Return the name in `known` that a user probably meant by `name`: a synonym, or else the most similar name.
 
-    Return None if none is similar.
+    Return None if no known name is similar.
     """
     names = list(known)
     text = str(name).strip().lower()

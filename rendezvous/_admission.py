@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Admission(Generic[T]):
-    """The list of a server's connections that have not authenticated yet, in which each has a time limit.
+    """The list of a server's connections that have not authenticated yet.
 
     The list has at most `limit` connections. If it is full, a new connection replaces an old one. Each connection may
     stay for `patience` seconds. All times are in seconds of Python's monotonic clock.
@@ -50,7 +50,7 @@ class Admission(Generic[T]):
     def oldest(self) -> T | None:
         """Select one unauthenticated connection, remove it from the list and return it; None if the list is empty.
 
-        It is the oldest connection of the client address that has the most connections in the list.
+        The method finds the client address with the most connections in the list, and selects its oldest connection.
         """
         if not self._places:
             return None
@@ -62,7 +62,7 @@ class Admission(Generic[T]):
     def leave(self, peer: T) -> None:
         """Remove `peer` from the list of unauthenticated connections, because it has authenticated or is closed.
 
-        Does nothing if it is not in the list.
+        Does nothing if `peer` is not in the list.
         """
         place = self._places.pop(peer, None)
         if place is not None:
@@ -81,8 +81,8 @@ class Admission(Generic[T]):
     def expired(self, now: float) -> list[T]:
         """Return the connections that have been unauthenticated for too long at the time `now`, the oldest first.
 
-        They stay in the list of unauthenticated connections until `leave` is called for each of them. `now` is in
-        seconds of Python's monotonic clock.
+        The connections stay in the list of unauthenticated connections until `leave` is called for each of them. `now`
+        is in seconds of Python's monotonic clock.
         """
         found = []
         for peer, (since, _) in self._places.items():

@@ -28,7 +28,7 @@ _DIGITS = 20  # characters of the longest 64-bit integer, its sign included
 class Deadline:
     """The time limit of a call that may block: how many seconds are left, and how many have passed since its start.
 
-    Times are those of Python's monotonic clock.
+    Times are in seconds of Python's monotonic clock.
     """
 
     __slots__ = ("_end", "_start")
@@ -75,7 +75,7 @@ def check_key(key: object) -> str:
 def check_keys(keys: str | Sequence[str]) -> list[str]:
     """Return `keys` as a list, after checking that each is a valid key of a store. A single str is one key.
 
-    Raises: TypeError for a key that is no str; ValueError for one that is empty, too long or not printable.
+    Raises: TypeError for a key that is no str; ValueError for a key that is empty, too long or not printable.
     """
     if isinstance(keys, str):
         return [check_key(keys)]
@@ -102,7 +102,7 @@ def check_amount(amount: object) -> int:
 
 
 class Unreachable(StoreError):
-    """The key-value store did not answer, but may do so later, for example because its server is restarting.
+    """The key-value store did not answer, but may answer later, for example because its server is restarting.
 
     A write that raised this error may have taken effect nevertheless.
     """

@@ -27,13 +27,13 @@ def exchange(
 ) -> list[Any]:
     """Send `value` to all other ranks through the store; return the values of all ranks, as a list by rank.
 
-    All ranks of the group `membership` must call this function, and each may do so only once. `value` is anything that
-    JSON can represent, at most `MAX_RECORD` bytes long. The last rank to read all values deletes them from the store.
+    Every rank of the group `membership` must call this function exactly once. `value` is anything that JSON can
+    represent, at most `MAX_RECORD` bytes long. The last rank to read all values deletes them from the store.
 
     `timeout` is in seconds. `silence` is the number of seconds after which a rank that has not called this function
     counts as lost; 0 means no limit.
 
-    Raises: OpTimeout if ranks have not called this function before the deadline; its `late` has these ranks. PeerLost
+    Raises: OpTimeout if ranks have not called this function before the deadline; its `late` lists these ranks. PeerLost
     for a rank whose process has ended, or that has been silent for `silence` seconds. AuthError for a value that no
     rank of the group wrote. StoreError if the store fails.
     """

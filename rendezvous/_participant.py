@@ -35,9 +35,9 @@ T = TypeVar("T")
 class Formed:
     """A group that has formed.
 
-    `session` is the random name of the attempt by which it formed. `roster` has its members, by rank. `leader` is the
-    rank that led the attempt. `notice` is the final content of the store key under which the leader published the
-    outcome.
+    `session` is the random name of the attempt by which the group formed. `roster` has the group's members, by rank.
+    `leader` is the rank that led the attempt. `notice` is the final content of the store key under which the leader
+    published the outcome.
     """
 
     session: str
@@ -65,8 +65,8 @@ class HeartbeatMonitor:
     def beat(self, value: bytes | None) -> bool:
         """Note the current `value` of a counter that another process increments as its heartbeat.
 
-        Return True if it differs from the value at the previous call. `value` is None if the counter does not exist in
-        the store.
+        Return True if `value` differs from the value at the previous call. `value` is None if the counter does not
+        exist in the store.
         """
         changed = self._looks > 0 and value is not None and value != self._last
         if changed:
@@ -146,8 +146,8 @@ class Participant:
     def wait(self, keys: list[str], timeout: float) -> list[bytes]:
         """Like `Store.wait`: wait up to `timeout` seconds until all `keys` exist in the store, and return their values.
 
-        Raises: OpTimeout if keys are missing then, and also if the store is unreachable. The caller treats both cases
-        alike: it calls again.
+        Raises: OpTimeout if keys are missing after `timeout` seconds, or if the store is unreachable. In both cases the
+        caller calls this method again.
         """
         try:
             return self.store.wait(keys, timeout)
@@ -176,7 +176,7 @@ class Participant:
     def withdraw(self) -> None:
         """Delete the store keys that this rank has written for an attempt to form a group.
 
-        The rank calls this when it leaves the attempt to take part in the next one.
+        Call it when the rank leaves this attempt, in order to take part in the next attempt.
         """
         if self.leaving:
             self.delete(self.leaving)
@@ -205,7 +205,8 @@ class Participant:
 
         `state` is "open" (ranks may join), "closed" (the group has formed) or "failed". `session` is the name of the
         attempt. `roster` is the list of members if the group has formed, and `verdict` the reason if the attempt has
-        failed. `before` is the notice that this one replaces, if the store may still have keys of that earlier attempt.
+        failed. `before` is the notice of an earlier attempt, which the new notice replaces. It is given if the store
+        may still have keys of the earlier attempt.
         """
         document = {
             "v": VERSION,
@@ -235,9 +236,9 @@ class Participant:
     def arrive(self, session: str, *, leader_is_authentic: bool = True) -> str | None:
         """Join the attempt `session` to form a group, by writing a store key that belongs to this rank number.
 
-        Return None, or an error text if another process that knows the secret has already written this key. A value
-        without a valid HMAC is overwritten, unless `leader_is_authentic` is False: then this rank's secret differs from
-        the leader's, and may be the wrong one.
+        If another process that knows the secret has already written this key, return an error text, otherwise None. A
+        value without a valid HMAC is overwritten, unless `leader_is_authentic` is False. In that case this rank's
+        secret differs from the leader's secret, and may be the wrong one.
         """
         key, name = self.scope.key(session, slot(self.me.rank)), f"{session}/{slot(self.me.rank)}"
         hello = self.scope.seal(name, self.me.document())
@@ -267,10 +268,10 @@ class Participant:
         return read_hello(self.scope, session, rank, self.get(self.scope.key(session, slot(rank))))
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
-        """Publish the error `complaint`, for which this rank rejects the attempt `session` to form a group.
+        """Publish `complaint`, the reason why this rank rejects the attempt `session` to form a group.
 
         If several ranks reject an attempt, only the first complaint is stored. The leader then makes all ranks fail
-        with it.
+        with this complaint.
         """
         key = self.scope.key(session, "flag")
         value = self.scope.seal(f"{session}/flag", complaint)
@@ -305,8 +306,8 @@ class Participant:
     def is_member(self, notice: Notice) -> bool:
         """Return whether the group described by `notice` has formed and includes this process.
 
-        Each call of `form` draws a random nonce. So another process that uses the same rank number is recognised as
-        another.
+        Each call of `form` draws a random number, the nonce. The nonce shows whether a member with this rank number is
+        this process or another process.
         """
         own = notice.roster[self.me.rank : self.me.rank + 1]
         return notice.state == "closed" and [entry.nonce for entry in own] == [self.me.nonce]
@@ -338,10 +339,10 @@ class Participant:
         return [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.me.size]
 
     def lost(self, gone: Mapping[int, str], what: str) -> Mapping[str, Any]:
-        """Return a description of a failure, for all ranks: the ranks in `gone` were lost while the group formed.
+        """Return the description of a failure for all ranks: the ranks in `gone` were lost while the group formed.
 
-        `gone` maps each lost rank to its host and process id, as text. `what` says what happened to them, such as
-        "ended".
+        `gone` maps each lost rank to its host and process id, as text. `what` says what happened to the lost ranks,
+        such as "ended".
         """
         names = ", ".join(f"rank {rank} ({place})" for rank, place in sorted(gone.items()))
         return {"kind": "lost", "lost": sorted(gone), "text": f"{names} {what} while the group formed"}
@@ -378,7 +379,7 @@ def slot(rank: int) -> str:
 def read_hello(scope: Scope, session: str, rank: int, value: bytes | None) -> Hello | None:
     """Decode `value`, which `rank` wrote to its store key in order to join the attempt `session` to form a group.
 
-    Return None if another rank wrote it, or a process without the job's secret. `scope` has the secret.
+    Return None if `value` is from another rank, or from a process without the job's secret. `scope` has the secret.
     """
     document, authentic = scope.unseal(f"{session}/{slot(rank)}", value or b"")
     hello = parse_hello(document)

@@ -34,8 +34,8 @@ def place() -> str:
 def origin() -> str:
     """Return a text that identifies this process among the processes of all machines.
 
-    It has the machine's boot id, the pid namespace, the user id, the pid and the start time. It is empty if /proc does
-    not show these five. `is_gone` uses it to find out whether the process has ended.
+    The text has the machine's boot id, the pid namespace, the user id, the pid and the start time. It is empty if /proc
+    does not show these five. `is_gone` uses the text to find out whether the process has ended.
     """
     return _origin(os.getpid())  # cached by pid, so that a forked child does not use its parent's identity
 
@@ -53,8 +53,8 @@ def _origin(pid: int) -> str:
 def is_gone(process: str) -> bool:
     """Return whether the process that is described by `process` is known to have ended.
 
-    `process` is what `origin()` returned in that process. The result is False if it cannot be known, for example for a
-    process of another machine or container.
+    `process` is the text that `origin()` returned in that process. The result is False if this machine cannot know it,
+    for example for a process of another machine or container.
     """
     parts = process.split(" ")
     ours = origin().split(" ")
@@ -76,9 +76,9 @@ def born() -> float:
 
 
 def is_of_this_machine(process: str) -> bool:
-    """Return whether a process runs, or ran, on this machine since its last boot.
+    """Return whether a process runs on this machine, or ran on it since the machine's last boot.
 
-    `process` is what `origin()` returned in that process.
+    `process` is the text that `origin()` returned in that process.
     """
     return bool(process) and process.split(" ", maxsplit=1)[0] == boot_id()
 

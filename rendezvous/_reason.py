@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class FirstReason:
-    """The reason why the ranks of a group abandon a step that all must do together. All ranks read it from the store.
+    """The reason why the ranks of a group abandon a step that all must do together.
 
-    The first rank to abandon the step writes its reason, and nobody overwrites it. `what` names the step, and is part
-    of the names of the store keys.
+    The first rank to abandon the step writes its reason to the store, and nobody overwrites it. All ranks read this
+    reason. `what` names the step, and is part of the names of the store keys.
     """
 
     def __init__(self, store: Store, membership: Membership, what: str) -> None:
@@ -40,7 +40,7 @@ class FirstReason:
     def wait(self, timeout: float) -> bytes | None:
         """Wait up to `timeout` seconds until a rank has written to the store why it abandons a joint step of the group.
 
-        Return the reason as bytes, or None if there is none. Raises: StoreError.
+        Return the reason as bytes, or None if no rank has written one. Raises: StoreError.
         """
         try:
             return self._store.wait([self._key], timeout)[0]
@@ -50,8 +50,8 @@ class FirstReason:
     def write(self, document: Mapping[str, Any], timeout: float) -> tuple[bytes, bool]:
         """Write `document` to the store, as the reason why this rank abandons a joint step of the group.
 
-        If another rank has already written a reason, that one stays. Return the reason that is in the store now, as
-        bytes, and whether it is `document`. `timeout` is in seconds. Raises: StoreError.
+        If another rank has already written a reason, that reason stays. Return a pair: the reason that is in the store
+        now, as bytes, and whether it is `document`. `timeout` is in seconds. Raises: StoreError.
         """
         mine = self._scope.seal(self._key, document)
         first = self._store.compare_set(self._key, None, mine, timeout) or mine  # never absent after this
@@ -60,7 +60,8 @@ class FirstReason:
     def document(self, reason: bytes) -> Mapping[str, Any] | None:
         """Decode `reason`, in which a rank says why it abandons a joint step of the group.
 
-        `reason` is what `read`, `wait` or `write` returned. Return a dict, or None if no rank of this group wrote it.
+        `reason` is the result of `read`, `wait` or `write`. Return a dict, or None if no rank of this group wrote
+        `reason`.
         """
         document, authentic = self._scope.unseal(self._key, reason)
         return document if authentic else None
@@ -68,8 +69,8 @@ class FirstReason:
     def leave(self, others: int, timeout: float, keys: Iterable[str] = ()) -> None:
         """Record in the store that this rank knows how a joint step of the group has ended.
 
-        `others`: the number of ranks that record this, with this rank. The last of them deletes `keys`, and the reason
-        for a failure, from the store. `timeout` is in seconds. Raises: StoreError.
+        `others`: the number of ranks that make such a record, including this rank. The last of these ranks deletes
+        `keys`, and the reason for a failure, from the store. `timeout` is in seconds. Raises: StoreError.
         """
         if self._store.add(self._known, 1, timeout) >= others:
             self._store.delete([*keys, self._key, self._known], timeout)

@@ -30,7 +30,7 @@ _SESSION = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the ranks that form one group have in common: the job's name and run id, the epoch, and the secret.
+    """The values that the ranks of one group share: the job's name and run id, the epoch, and the secret.
 
     The epoch is meant to count how often the ranks of a job have formed a new group; it is always 0 so far.
     """
@@ -82,10 +82,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One member of a group, as the list of members shows it.
+    """One member of a group, as an entry in the list of members.
 
-    `nonce` is a random text that the rank drew when it joined. `origin` identifies its process, as `_process.origin`
-    returns it. `record` is the data that the rank passes to all others.
+    `nonce` is a random text that the rank drew when it joined. `origin` is the result of `_process.origin` in the
+    rank's process. `record` is the data that the rank passes to all other ranks.
     """
 
     nonce: str
@@ -240,7 +240,7 @@ def dumps(document: Mapping[str, Any]) -> bytes:
 
 
 def ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
-    """`[1, 3, 4, 5]` as "ranks 1, 3-5"; long lists are shortened."""
+    """Return rank numbers as text: `[1, 3, 4, 5]` as "ranks 1, 3-5". Long lists are shortened."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if runs and rank == runs[-1][1] + 1:

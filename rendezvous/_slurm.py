@@ -19,8 +19,8 @@ _STEPS: Final = 0xFFFFFF00  # from this number on, a step is a batch script or a
 def step(env: Environment) -> str | None:
     """Return a name for the Slurm job step that started this process as a task, from the environment variables `env`.
 
-    Return None if the process is no task. SLURM_PROCID does not show it: Slurm sets this variable in batch scripts,
-    too.
+    Return None if the process is no task. SLURM_PROCID alone is no sign of a task: Slurm also sets this variable in
+    batch scripts.
     """
     job, number = get(env, "SLURM_JOB_ID") or get(env, "SLURM_JOBID"), _number(env)
     return f"slurm-{job}.{number}" if job and number is not None and number < _STEPS else None
@@ -43,7 +43,7 @@ def _number(env: Environment) -> int | None:
 def hosts(nodelist: str) -> Iterator[str]:
     """Yield the hosts of the Slurm host list `nodelist`, in order: "n[01-03,7],login" gives n01, n02, n03, n7, login.
 
-    Raises: ValueError when it reaches an invalid part of the list.
+    Raises: ValueError when the iteration reaches an invalid part of the list.
     """
     position = 0
     while True:

@@ -89,9 +89,9 @@ def bootstrap(
 
     Environment variables in `env` replace arguments that are None. If `env` is None, `os.environ` is used.
 
-    If both `rank` and `size` are given, the launcher's variables are ignored. One of them alone must agree with the
-    variables, or supply a value that they do not have. If neither is given and no launcher is found, the job is this
-    process alone.
+    If both `rank` and `size` are given, the launcher's variables are ignored. If only one of the two is given, it must
+    agree with the variables, or supply a value that the variables lack. If neither is given and no launcher is found,
+    the job is this process alone.
 
     Raises: ValueError for invalid values, contradictions, an incomplete set of a launcher's variables, or a rank out of
     range. ValueError also for a job of several processes without a store. TypeError for wrong types. AuthError for a

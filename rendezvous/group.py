@@ -135,7 +135,7 @@ class Membership:
     def has_ended(self, rank: int) -> bool:
         """Return whether the process of `rank` is known to have ended.
 
-        For a process of another machine this is False.
+        The result is False for a process of another machine.
         """
         return _process.is_gone(self.origins[rank])
 
@@ -201,14 +201,14 @@ def form(
 
 
 def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
-    """Delete the store keys that ranks wrote when the group `membership` formed; called when its communicator closes.
+    """Delete the store keys that ranks wrote when the group `membership` formed.
 
-    Usually they are already deleted, by the last rank that learned that the group has formed. Then the call reads one
-    key and returns. Otherwise it waits up to `timeout` seconds for ranks that have not learned it yet, and then deletes
-    the keys.
+    Call it when the group's communicator closes. Usually the keys are already deleted, by the last rank that learned
+    that the group has formed. Then the call reads one key and returns. Otherwise it waits up to `timeout` seconds for
+    ranks that have not learned it yet, and then deletes the keys.
 
-    Any rank may call it, more than once. Errors of the store are ignored. Raises: ValueError or TypeError for a wrong
-    timeout.
+    Any rank may call this function, more than once. Errors of the store are ignored. Raises: ValueError or TypeError
+    for a wrong timeout.
     """
     deadline = Deadline(timeout)
     scope = membership.scope
@@ -229,7 +229,7 @@ def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
 def check_rank(rank: int, size: int) -> tuple[int, int]:
     """Return `rank` and `size` as ints, after checking that 0 <= rank < size.
 
-    Raises: TypeError if one is no integer; ValueError if one is out of range.
+    Raises: TypeError if a value is no integer; ValueError if a value is out of range.
     """
     rank, size = _integer("rank", rank), _integer("size", size)
     if not 1 <= size <= MAX_SIZE:

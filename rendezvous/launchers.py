@@ -26,9 +26,9 @@ _PORTS: Final = 15000
 class Found:
     """The rank, the size and the other values that one launcher has set in environment variables.
 
-    `launcher` is its short name, `title` the name for messages. `rank_name` and `size_name` are the names of the
-    variables that have rank and size. `store` is the URL of the key-value store that follows from the variables, None
-    if none does.
+    `launcher` is the launcher's short name, `title` its name for messages. `rank_name` and `size_name` are the names of
+    the variables that have rank and size. `store` is the URL of a key-value store, derived from the variables; None if
+    they give no URL.
     """
 
     launcher: str
@@ -48,10 +48,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """The environment variables of a launcher that started this process as a rank, but did not set all that are needed.
+    """An incomplete set of environment variables, from a launcher that started this process as a rank.
 
     `rank` and `size` are None if not set. `present` maps the names of the variables that are set to their values.
-    `missing` has the names of those that are not set, as text for an error message.
+    `missing` is text for an error message: the names of the variables that are not set.
     """
 
     launcher: str
@@ -152,9 +152,9 @@ _OTHERS: Final = (
 def find(env: Environment) -> tuple[Found | None, list[Incomplete]]:
     """Find the launcher that started this process, by the environment variables in `env`.
 
-    Return the values of the first launcher whose variables are all set, or None. Also return the launchers that were
-    tried before it and have set only a part of their variables. Raises: ValueError for a variable that should be a
-    number and is not.
+    Return a pair. Its first item has the values of the first launcher whose variables are all set; None without one.
+    Its second item lists the launchers that were tried before and have set only a part of their variables. Raises:
+    ValueError for a variable that should be a number and is not.
     """
     partly: list[Incomplete] = []
     for look, part in _LAUNCHERS:

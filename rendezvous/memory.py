@@ -30,7 +30,7 @@ _spaces_lock = threading.Lock()
 class MemoryStore:
     """The key-value store with the URL `memory://name`, which the threads of one process share.
 
-    `wait` blocks without polling: the thread that stores the last missing key wakes it.
+    `wait` blocks without polling: the thread that stores the last missing key wakes the waiting thread.
     """
 
     def __init__(self, name: str = "default") -> None:

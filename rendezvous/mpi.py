@@ -29,7 +29,7 @@ _SIZE = 4096  # bytes of the broadcast, which are the same for every message
 
 
 def world() -> tuple[int, int]:
-    """Return the rank of this process in MPI.COMM_WORLD, and the number of its ranks.
+    """Return the rank of this process in MPI.COMM_WORLD, and the number of ranks in MPI.COMM_WORLD.
 
     Raises: TransportUnavailable if mpi4py cannot be imported or has no working MPI library.
     """

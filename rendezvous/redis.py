@@ -65,8 +65,8 @@ _PREFIX = "collectives:"
 class RedisStore:
     """The key-value store on a Redis server, with the URL `redis://` or, over TLS, `rediss://`.
 
-    Threads may call it at the same time: each call has a connection of its own. After a call, the connection stays open
-    for later calls.
+    Threads may call this object at the same time: each call has a connection of its own. After a call, the connection
+    stays open for later calls.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class Store(Protocol):
         """
 
     def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
-        """Delete those of `keys` that exist, and return how many these were. `timeout` is in seconds.
+        """Delete all of `keys` that exist, and return the number of deleted keys. `timeout` is in seconds.
 
         Raises: StoreError.
         """
@@ -165,7 +165,8 @@ def open_store(
 def check_store(store: Store) -> Store:
     """Return `store` unchanged if it has the methods of `Store` that read and write keys.
 
-    Raises: TypeError if one is missing. The function does not take ownership: the caller still has to close the store.
+    Raises: TypeError if a method is missing. The function does not take ownership: the caller still has to close the
+    store.
     """
     for name in ("set", "get", "wait", "add", "compare_set", "delete"):
         if not callable(getattr(store, name, None)):

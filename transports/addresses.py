@@ -45,7 +45,7 @@ class InterfaceAddress:
 class Endpoint:
     """The IP address and TCP port at which a peer listens.
 
-    `text()` returns the form in which ranks publish it. `native()` returns the form that the C++ code needs.
+    `text()` returns the form in which ranks publish an endpoint. `native()` returns the form that the C++ code needs.
     """
 
     ip: IP
@@ -105,9 +105,9 @@ def interface_addresses() -> list[InterfaceAddress]:
 def choose(addresses: Sequence[InterfaceAddress], interface: str | None) -> list[InterfaceAddress]:
     """Select the addresses that this rank publishes to its peers.
 
-    `addresses` are all addresses of this machine. If `interface` is given, the name or address of a network interface,
-    only the addresses of that interface are selected. Otherwise those of all interfaces that are up are selected,
-    except loopback. A link-local address is selected only if its interface has no other address.
+    `addresses` are all addresses of this machine. `interface` is the name or address of a network interface. If it is
+    given, only the addresses of that interface are selected. Otherwise the addresses of all interfaces that are up are
+    selected, except loopback. A link-local address is selected only if its interface has no other address.
 
     Raises: ValueError, with a list of the interfaces, if `interface` does not exist on this machine.
     """
@@ -132,12 +132,12 @@ def candidates(
     """Return the endpoints in `theirs`, all of one peer, in the order in which this rank should try to connect to them.
 
     `mine` are all addresses of this machine. `same_network` tells whether the peer is in the same network namespace of
-    the same machine. If so, loopback endpoints come first, and link-local ones are removed.
+    the same machine. For such a peer, loopback endpoints come first, and link-local endpoints are removed.
 
     For any other peer, endpoints in a subnet of this machine come first. If `interface` is given, endpoints that this
     machine reaches through that interface come before all others. Loopback endpoints and endpoints without a route are
-    removed. Endpoints whose address this machine has itself are removed, too: virtual bridges have the same address on
-    many hosts.
+    removed. An endpoint is also removed if this machine itself has its address: virtual bridges have the same address
+    on many hosts.
 
     `source_of` replaces the function `source_address` in tests.
     """

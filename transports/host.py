@@ -49,8 +49,8 @@ class HostIdentity:
     def here(proof: str = "") -> HostIdentity:
         """Return the machine, network namespace, process and cores of the calling process.
 
-        The affinity mask is that of the calling thread. `proof` is the name of an abstract Unix socket that this
-        process has bound to prove its network namespace, or empty.
+        The cores are those in the affinity mask of the calling thread. `proof` is the name of an abstract Unix socket
+        that this process has bound to prove its network namespace, or empty.
         """
         return HostIdentity(
             host=socket.gethostname()[:_LONGEST_NAME],
@@ -69,7 +69,7 @@ class HostIdentity:
     def same_network(self, other: HostIdentity) -> bool:
         """Return whether both ranks are in the same network namespace of the same machine.
 
-        If so, they can reach each other over loopback and by abstract Unix sockets.
+        In that case the ranks can reach each other over loopback and by abstract Unix sockets.
         """
         return self.same_machine(other) and self.netns == other.netns
 
@@ -100,7 +100,7 @@ class HostIdentity:
     def from_json(value: Any) -> HostIdentity:
         """Decode the `value` with which a peer describes its host and process.
 
-        Raises: ValueError if `to_json` cannot have returned it.
+        Raises: ValueError if `to_json` cannot have returned `value`.
         """
         match value:
             case {

@@ -21,14 +21,17 @@ _CURE: Final = 'install it, pip install "pycollectives[cuda12]" or "[cuda13]"'
 
 
 class Compiler(NamedTuple):
-    """The library libnvrtc: its path, or a name that the loader finds. `problem`: why none can be used, or ""."""
+    """NVIDIA's run-time compiler, libnvrtc: its path, or a name that the loader finds.
+
+    `problem`: why no such library can be used, or "".
+    """
 
     path: str = ""
     problem: str = ""
 
 
 def find_compiler(env: Mapping[str, str] = os.environ) -> Compiler:
-    """NVRTC, NVIDIA's run-time compiler, for this process. Never raises."""
+    """Find NVRTC, NVIDIA's run-time compiler, for this process. Never raises."""
     wanted = env.get(VARIABLE, "")
     if wanted:
         if not os.path.isabs(wanted) or not os.path.isfile(wanted):

@@ -13,7 +13,7 @@ from typing import Protocol
 class Library(Protocol):
     """A library, such as NCCL, that runs whole collectives on device memory.
 
-    Objects of this class have no state: one serves all groups of the process.
+    Objects of this class have no state: one object serves all groups of the process.
     """
 
     @property
@@ -30,5 +30,5 @@ class Library(Protocol):
     def published(self) -> Sequence[str]:
         """Return short ASCII texts that this rank publishes to all other ranks if it can use the library.
 
-        There is at least one text, and none is secret.
+        There is at least one text. No text is secret.
         """

@@ -31,8 +31,8 @@ def doubtful(everyone: Sequence[HostIdentity]) -> bool:
 def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
     """Return the lowest rank whose abstract Unix socket the calling rank, `rank`, can see; -1 if it cannot check.
 
-    Each rank binds such a socket, which only ranks in the same network namespace can see. `everyone` has each rank's
-    host, and with it the name of the socket, by rank.
+    Each rank binds such a socket. Only ranks in the same network namespace can see the socket. `everyone` has each
+    rank's host, including the name of the socket, by rank.
     """
     if everyone[rank].proof:
         with contextlib.suppress(OSError):
@@ -47,7 +47,7 @@ def settled(everyone: Sequence[HostIdentity], answers: Sequence[int]) -> list[Ho
 
     `everyone` has the boot id and network namespace that each rank published. `answers` has the result of `seen` on
     each rank. Ranks that see the same socket share a network namespace, and so a machine. For a rank that could not
-    check (-1), the published values are used. Without a boot id, such a rank is alone in its namespace. Namespaces
+    check (-1), the published values are used. If such a rank has no boot id, it is alone in its namespace. Namespaces
     whose ranks have the same boot id belong to one machine.
 
     Return the corrected entries, by rank. Raises: ValueError if the answer of a rank is greater than its own number.

@@ -13,9 +13,9 @@ _ENUMERATIONS = ("libibverbs_enums", "enums")
 
 
 def describe(device: str) -> str:
-    """One line about the device of that name: firmware, limits, and whether it pages on demand.
+    """Return one line about the RDMA device `device`: firmware, limits, and whether it supports paging on demand.
 
-    Raises ImportError if pyverbs is not there or cannot be loaded, RuntimeError if it cannot ask the device.
+    Raises ImportError if pyverbs is missing or cannot be loaded, RuntimeError if pyverbs cannot query the device.
     """
     enums = enumerations()
     context_of: Any = importlib.import_module("pyverbs.device").Context
@@ -36,7 +36,7 @@ def describe(device: str) -> str:
 
 
 def enumerations() -> Any:
-    """The module that has the constants of verbs, such as `IBV_PORT_ACTIVE`. Raises ImportError."""
+    """Return the module of pyverbs with the constants of verbs, such as `IBV_PORT_ACTIVE`. Raises ImportError."""
     problems = []
     for name in _ENUMERATIONS:
         try:

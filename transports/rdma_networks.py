@@ -20,10 +20,10 @@ _MOST = 16  # networks that a rank publishes
 
 @dataclass(frozen=True, slots=True, order=True)
 class Network:
-    """A network that a port belongs to: two ports of one network reach each other.
+    """A network that ports of RDMA devices belong to: two ports of one network reach each other.
 
     `layer` is "Ethernet" or "InfiniBand". `name` is the IP network and the kind of address, such as
-    "10.77.0.0/24:RoCEv2", or the prefix of an InfiniBand subnet.
+    "10.77.0.0/24:RoCEv2". For InfiniBand, `name` is the prefix of the subnet.
     """
 
     layer: str
@@ -34,7 +34,7 @@ class Network:
 class Networks:
     """The networks of one rank's ports.
 
-    `near` are those of ports near the rank's processor cores, and `far` the others.
+    `near`: the networks of ports near the rank's processor cores. `far`: the networks that only other ports have.
     """
 
     near: frozenset[Network]
@@ -49,15 +49,15 @@ class Networks:
         return frozenset(network.layer for network in self.all)
 
     def published(self) -> list[str]:
-        """The texts by which a rank tells its peers, one for each network."""
+        """Return texts from which peers learn this rank's networks, one text for each network."""
         order = [(_NEAR, n) for n in sorted(self.near)] + [(_FAR, n) for n in sorted(self.far)]
         return [f"{how}{network.layer}={network.name}" for how, network in order[:_MOST]]
 
 
 def of_ports(ports: Iterable[dict[str, Any]], addresses: Sequence[InterfaceAddress]) -> Networks:
-    """The networks of `ports`, as `native._engine.network_ports` describes them.
+    """Return the networks of `ports`, which are dicts as `native._engine.network_ports` returns them.
 
-    `addresses` are those of this machine's network interfaces.
+    `addresses` are the IP addresses of this machine's network interfaces.
     """
     near, all_networks = set(), set()
     for port in ports:
@@ -70,7 +70,7 @@ def of_ports(ports: Iterable[dict[str, Any]], addresses: Sequence[InterfaceAddre
 
 
 def network_of(port: dict[str, Any], addresses: Sequence[InterfaceAddress]) -> Network:
-    """The network of one port. Arguments as for `of_ports`."""
+    """Return the network of one port. The arguments are as for `of_ports`."""
     address = ipaddress.IPv6Address(port["address"])
     if port["layer"] == "InfiniBand":
         return Network(port["layer"], f"{int(address) >> 64:x}")
@@ -80,9 +80,9 @@ def network_of(port: dict[str, Any], addresses: Sequence[InterfaceAddress]) -> N
 
 
 def parse(texts: Sequence[str]) -> tuple[Networks, tuple[str, ...]]:
-    """The networks in what a rank has published, and the texts that follow them.
+    """Decode the networks in `texts`, which a rank has published; return them, and the texts that follow them.
 
-    Raises ValueError for what no rank publishes.
+    Raises ValueError for texts that no rank publishes.
     """
     near: set[Network] = set()
     far: set[Network] = set()
@@ -102,9 +102,9 @@ def parse(texts: Sequence[str]) -> tuple[Networks, tuple[str, ...]]:
 
 
 def common(first: Networks, second: Networks, turn: int) -> Network | None:
-    """The network over which two ranks connect, or None if they have none in common.
+    """Return the network over which two ranks connect, or None if the ranks have no network in common.
 
-    A network that is near both ranks comes before one that is near only one of them. `turn` divides pairs of ranks
+    A network that is near both ranks comes before a network that is near only one rank. `turn` divides pairs of ranks
     among networks that are equally good. The result is the same if `first` and `second` are exchanged.
     """
     shared = sorted(first.all & second.all)
@@ -126,9 +126,10 @@ def port_in(
     addresses: Sequence[InterfaceAddress],
     rank: int,
 ) -> dict[str, Any] | None:
-    """The port of rank `rank` for a peer: one in `network`, or without one, any that is of the first of `layers`.
+    """Return the port of `ports` through which rank `rank` connects to a peer; None if no port fits.
 
-    Ports near the rank's cores come first; ranks take turns among ports that are equally near. None if there is none.
+    The port is in `network`. If `network` is None, it is any port of the first of `layers`, in alphabetical order.
+    Ports near the rank's cores come first; ranks take turns among ports that are equally near.
     """
     if network is None:
         layer = min(layers, default="")

@@ -88,7 +88,7 @@ def transport(scheme: str) -> Transport:
 
 
 def automatic(scheme: str) -> Transport:
-    """The transport `scheme`, one of `AUTO`, with the conditions under which `transport="auto"` takes it."""
+    """Return the transport `scheme`, one of `AUTO`, with the conditions that `transport="auto"` sets for its use."""
     return _AUTO[scheme]
 
 

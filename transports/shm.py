@@ -31,8 +31,8 @@ _BOUNDED = "bounded"  # a rank whose address space is limited publishes this wit
 class ShmTransport:
     """Connects ranks by shared memory, if they are in the same network namespace of the same machine.
 
-    They must be in one namespace because they find each other by abstract Unix sockets, which other namespaces do not
-    see.
+    The ranks must be in one namespace because they find each other by abstract Unix sockets. Other namespaces do not
+    see these sockets.
     """
 
     @property
@@ -115,7 +115,7 @@ class _ShmListener:
 
 
 def have_heaps(addresses: Iterable[Sequence[str]]) -> bool:
-    """Return whether ranks can map each other's arrays that `comm.empty` has allocated.
+    """Return whether ranks can map the arrays that other ranks have allocated by `comm.empty`.
 
     `addresses` has, for each rank, the texts that it published. The memory of such arrays reserves as much address
     space as the machine has RAM. So the result is True only if no rank has a limit on its address space (`ulimit -v`).

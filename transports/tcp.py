@@ -61,8 +61,9 @@ class TcpTransport:
         """Tell the C++ engine, by `group.route`, at which addresses to connect to the peer at `theirs`.
 
         Opens no connection. `mine` is where this rank can be reached. `scope` names the network interface to use, if
-        the user has chosen one. `scheme` is the transport: "tcp", or one whose connections begin with a TCP connection.
-        `timeout` is unused. Raises: TransportUnavailable if this host has no route to any address of the peer.
+        the user has chosen one. `scheme` is the transport: "tcp", or a transport whose connections begin with a TCP
+        connection. `timeout` is unused. Raises: TransportUnavailable if this host has no route to any address of the
+        peer.
         """
         same_network = mine.identity.same_network(theirs.identity)
         here = [] if same_network else interface_addresses()
@@ -86,8 +87,8 @@ class TcpTransport:
 def listener(scheme: str, scope: Scope) -> Listener:
     """Open a socket that listens for the TCP connections of the transport `scheme`, and return it as a `Listener`.
 
-    `scope` says from where it may be reached. Raises: TransportUnavailable if the socket cannot be opened; ValueError
-    if the network interface that `scope` names does not exist.
+    `scope` says which hosts may connect. Raises: TransportUnavailable if the socket cannot be opened; ValueError if the
+    network interface that `scope` names does not exist.
     """
     try:
         return _TcpListener(scheme, scope)

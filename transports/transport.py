@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a listener has to know: which hosts may connect to it, and how much memory its group needs.
+    """Settings of a rank's listening sockets: which hosts may connect, and how much memory the group needs.
 
     `network` tells whether other machines may connect; if not, only loopback is used. It is True if the job has a
     secret, or if the user passed `insecure`. `interface` is the name or address of the only network interface to use;
-    None means all that are up.
+    None means all interfaces that are up.
 
     `ranks` is the number of ranks of the group, on all hosts. `segment` is the size in bytes of the pieces in which
-    shared memory transfers a message; 0 means the default. The size of the shared memory depends on both.
+    shared memory transfers a message; 0 means the default. The size of the shared memory depends on `ranks` and
+    `segment`.
     """
 
     network: bool
@@ -37,10 +38,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the other ranks can reach `rank` over one transport.
+    """The addresses at which other ranks can reach `rank` over one transport.
 
-    `identity` is its host and process. `addresses` are the texts that its listener published. `ended` tells whether its
-    process has ended since then, so that nobody listens any more.
+    `identity` is the rank's host and process. `addresses` are the texts that the rank's listener published. `ended`
+    tells whether the process has ended since then, so that nobody listens any more.
     """
 
     rank: int
@@ -56,7 +57,7 @@ class Listener(Protocol):
     """The sockets on which a rank accepts connections over one transport.
 
     The object owns the sockets until `attach` passes them to the C++ engine. It serves one communicator. If `split`
-    returns the same object, it also serves the communicators that are split or duplicated from that one.
+    returns the same object, it also serves the communicators that are split or duplicated from its communicator.
     """
 
     @property
@@ -74,10 +75,10 @@ class Listener(Protocol):
         """
 
     def split(self) -> Listener:
-        """Return the listener for a new communicator, which is split or duplicated from that of this listener.
+        """Return the listener for a new communicator, which is split or duplicated from this listener's communicator.
 
-        It may be this listener itself. Does not block. Raises: TransportUnavailable if this process lacks the resources
-        for another communicator.
+        The result may be this listener itself. Does not block. Raises: TransportUnavailable if this process lacks the
+        resources for another communicator.
         """
 
     def close(self) -> None:
@@ -97,7 +98,7 @@ def left_out(scheme: str) -> str | None:
 class Transport(Protocol):
     """One way to connect two ranks, such as shared memory or TCP.
 
-    Objects of this class have no state: one serves all groups of the process.
+    Objects of this class have no state: one object serves all groups of the process.
     """
 
     @property
@@ -138,11 +139,11 @@ class Transport(Protocol):
 
 @runtime_checkable
 class ChoosesPorts(Protocol):
-    """What a transport has beside `Transport` if it chooses, for each peer, one of several ports of network devices."""
+    """An additional method of a `Transport` that chooses, for each peer, one of several ports of network devices."""
 
     def choose_ports(self, group: Group, mine: Place, theirs: Sequence[Place]) -> None:
         """Tell the C++ engine, by `group.use_port`, which port of this rank reaches each of the peers at `theirs`.
 
-        Called before any listener is attached to `group`, since a peer may connect at once. Raises:
-        TransportUnavailable if no port reaches a peer; ValueError for what no rank publishes.
+        Call it before any listener is attached to `group`, since a peer may connect at once. Raises:
+        TransportUnavailable if no port reaches a peer; ValueError for published texts that no rank can have published.
         """

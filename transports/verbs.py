@@ -68,7 +68,7 @@ class VerbsTransport:
 
 
 class VerbsBetweenHosts(VerbsTransport):
-    """The transport verbs as `transport="auto"` uses it: between hosts, where no router can be between the ports."""
+    """RDMA verbs as `transport="auto"` uses it: only between hosts, and with no router between the ports."""
 
     def available(self) -> str | None:
         # Most machines have no RDMA, and need not load a library to find out.
@@ -109,7 +109,7 @@ class _VerbsListener:
 
 
 def ports() -> list[dict[str, Any]]:
-    """Every RDMA port of this machine, as `native._engine.network_ports` describes it. Raises TransportUnavailable."""
+    """Return all RDMA ports of this machine, as `native._engine.network_ports` does. Raises TransportUnavailable."""
     return _engine.network_ports("verbs")
 
 
