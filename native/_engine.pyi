@@ -67,7 +67,7 @@ class Operation:
 
     `in_bounds`, `out_bounds`: the number of elements (divided evenly: block b of B covers
     [n*b//B, n*(b+1)//B)), or an int64 array of blocks + 1 ascending offsets, in elements.
-    `identity` = (collective, op, dtype, count, root, algorithm) is what ranks compare: `count` is 0 if the
+    `identity` = (collective, op, dtype, count, root, algorithm): the values that ranks compare. `count` is 0 if the
     number may differ between ranks, `algorithm` is a 32-bit hash of name and parameters. `at_a_time`: the operation is
     run on sections of so many elements, one after the other; 0: on everything at once. Sections need bounds that are
     numbers, and a program that processes each element independently. `part`: 0 for an operation that is a call by
@@ -402,7 +402,7 @@ class LeaderMember:
     ) -> LeaderCall:
         """Describe a collective on device memory.
 
-        `operation`: what ranks compare to see whether they make the same call; it is not run. `kind`: the name of the
+        `operation`: a description of the call, which ranks compare; it is not run. `kind`: the name of the
         collective. `inp`, `out`: addresses, 0 if this rank has none. `count`: the elements in each rank's part; for
         allreduce, reduce and broadcast in the whole array. `unit`: bytes of an element. `producer`: the stream in which
         the input was written, if it is not `stream`."""
@@ -497,7 +497,7 @@ class NcclMember:
     ) -> NcclCall:
         """Make a call that runs the pieces, each one call of NCCL, together in `stream`.
 
-        `operations`: what ranks compare to see whether they make the same call. A piece has: the name, such as
+        `operations`: descriptions of the call, which ranks compare. A piece has: the name, such as
         "allreduce", "send" or "recv"; the addresses of input and output, 0 if this rank has none; the number of
         elements; the bytes of an element; dtype and op, if it reduces; the root, or the other rank of a message. For
         allreduce, reduce, broadcast and messages, elements of the whole array count, else of the part of each rank.
@@ -567,8 +567,8 @@ def repeater(
     """Make a Repeater, which runs the calls that are passed to `remember`.
 
     The arguments of a call are an array x, then parameters, and `out`. `positional` and `keywords` describe each
-    parameter as (name, default). Only `positional` parameters may be passed by position, in this order; all others and
-    `out` are passed by name. `arrays`: x and the result's array, for methods whose calls have no array arguments.
+    parameter as (name, default). `positional` parameters may be passed in this order or by name, all others and `out` by
+    name. `arrays`: x and the result's array, for methods whose calls have no array arguments.
     """
 
 class Repeating:

@@ -97,9 +97,9 @@ def errors(measured: Sequence[Measured], costs: Costs) -> Array:
 
 
 def ordered(measured: Sequence[Measured], costs: Costs, apart: float = 0.2) -> tuple[int, int]:
-    """Returns how many pairs of algorithms the simulator orders rightly, and how many there are.
+    """Returns how many pairs of algorithms the simulator orders rightly, and how many pairs there are.
 
-    A pair is two algorithms of one collective, measured with the same number of ranks and bytes, of which the slower
+    A pair is two algorithms of one collective, measured with the same number of ranks and bytes. The slower algorithm
     took at least `apart` more time than the faster: 0.2 is 20 %. `costs`: the simulator's costs, such as latencies.
     """
     seconds = dict(zip((m.case for m in measured), predict((m.case for m in measured), costs).tolist(), strict=True))
@@ -116,10 +116,10 @@ def ordered(measured: Sequence[Measured], costs: Costs, apart: float = 0.2) -> t
 def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float], None] | None = None) -> Costs:
     """Returns the simulator's costs, such as latencies, with which its predictions are nearest to measured times.
 
-    They minimise the mean absolute difference between the logarithms of predicted and measured seconds. The search
-    begins at `start`, and makes Gauss-Newton steps in the logarithms of costs (iteratively reweighted least squares).
-    Costs that influence no prediction keep their values. `say` is called with the fraction of the steps that are done,
-    0 to 1. Raises ValueError if nothing was measured.
+    These costs minimise the mean absolute difference between the logarithms of predicted and measured seconds. The
+    search begins at `start`, and makes Gauss-Newton steps in the logarithms of costs (iteratively reweighted least
+    squares). Costs that influence no prediction keep their values. `say` is called with the fraction of the steps that
+    are done, 0 to 1. Raises ValueError if nothing was measured.
     """
     if not measured:
         raise ValueError("no costs can be found where nothing was measured")

@@ -38,10 +38,10 @@ class Link:
 
 
 def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
-    """Measures the costs of messages over each transport that rank 0 uses; returns them by transport.
+    """Measures the costs of messages over each transport that rank 0 uses; returns a dict from transport to costs.
 
-    All ranks have to call this. `kinds`: the transport from rank 0 to each rank; used on rank 0 only. `watch` times the
-    calls.
+    All ranks have to call this function. `kinds`: the transport from rank 0 to each rank; used on rank 0 only. `watch`
+    times the calls.
     """
     table = sorted(set(kinds) - {"self"}) if comm.rank == 0 else []
     # Rank 0 decides which rank to ping for each kind of link, and shares these rank numbers.

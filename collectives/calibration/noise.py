@@ -89,7 +89,8 @@ class Watch:
 def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float]:
     """Reads from the kernel how many seconds `cores` were busy, and how many the hypervisor took from them (steal).
 
-    Both are sums over the cores, counted from the start of the machine. They are 0 if the file `stat` cannot be read.
+    Both numbers are sums over the cores, counted from the start of the machine. They are 0 if the file `stat` cannot be
+    read.
     """
     try:
         lines = Path(stat).read_text().splitlines()
@@ -110,8 +111,8 @@ def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) 
     """Returns the reasons why a measurement is unreliable, such as other programs that ran; empty if there are none.
 
     Each reason is a sentence without a full stop. `readings`: what each rank observed. `ranks`: the number of ranks on
-    the host that has most ranks. `spread`: the slowest time of a repeated call over the fastest, as a median of all
-    calls; None if no call was repeated.
+    the host that has most ranks. `spread`: for a repeated call, the slowest time divided by the fastest time, as a
+    median of all calls; None if no call was repeated.
     """
     reasons = []
     hosts: dict[int, dict[int, Reading]] = {}

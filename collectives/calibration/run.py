@@ -48,9 +48,9 @@ class Effort:
     - `rounds`, `iterations`: how many rounds a comparison has, and the least and largest number of repetitions of a
       call in a round
     - `to_the_end`: the last row of the resulting table applies to all larger sizes
-    - `switch`: the gain for which the table changes the algorithm from one size to the next
-    - `stranger`: the gain for which the table uses another algorithm than the library's default. Both gains are
-      logarithms of a ratio of times
+    - `switch`: the gain that is needed to change the algorithm in the table from one size to the next
+    - `stranger`: the gain that is needed for an algorithm other than the library's default. Both gains are logarithms
+      of a ratio of times
     - `doubt`: how many standard errors are subtracted from a measured gain
     - `sockets`: whether to measure how many TCP connections between two ranks are best
     """
@@ -73,7 +73,7 @@ class Effort:
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
         """Returns a copy of these settings with other limits: on time, on sizes, and on the collectives to measure.
 
-        `most`: the largest size in bytes. If `collectives` is empty, they stay the same.
+        `most`: the largest size in bytes. If `collectives` is empty, the collectives stay the same.
         """
         sizes = tuple(s for s in self.sizes if s <= most) or self.sizes[:1]
         looks = tuple(sorted({*(s for s in self.looks if s < sizes[-1]), sizes[-1]}))
@@ -142,12 +142,12 @@ class Outcome(NamedTuple):
 def calibrate(
     comm: Communicator, usual: Table, effort: Effort, say: Say | None = None, *, tolerant: bool = False
 ) -> Outcome:
-    """Measures which algorithms are fastest for the ranks of `comm`. All ranks have to call this.
+    """Measures which algorithms are fastest for the ranks of `comm`. All ranks have to call this function.
 
     `usual`: the table by which algorithms are chosen without a calibration. `effort`: how thorough the calibration is.
-    `say` is called with what is being measured, and the fraction of the time that has passed. The calibration stops if
-    other programs disturb it, unless `tolerant` is set. Ranks are synchronized by barriers and allreduces, whose
-    algorithms `comm` chooses as usual. Raises the errors of collective calls.
+    `say` is called with a text about the current measurement, and the fraction of the time that has passed. The
+    calibration stops if other programs disturb it, unless `tolerant` is set. Ranks are synchronized by barriers and
+    allreduces, whose algorithms `comm` chooses as usual. Raises the errors of collective calls.
     """
     watch, quiet = Stopwatch(comm), _Quiet(comm, tolerant)
     over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
@@ -188,8 +188,8 @@ class _Quiet:
     def judge(self, spreads: Sequence[float]) -> tuple[str, ...]:
         """Returns the reasons why the times measured so far are unreliable, the same on every rank; empty if none.
 
-        Every rank has to call this. `spreads`: for each measurement, the time of the slowest round over that of the
-        fastest.
+        Every rank has to call this. `spreads`: for each measurement, the time of the slowest round divided by the time
+        of the fastest round.
         """
         layout = self._comm._linked.layout
         mine = self._watch.reading(layout.hosts[self._comm.rank])

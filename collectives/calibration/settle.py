@@ -23,7 +23,7 @@ def settle(
 ) -> list[str]:
     """Chooses an algorithm for each size of a collective, from measured times: the choice with the least penalties.
 
-    - `losses`: for each size, log(time / fastest time) by algorithm. This is the penalty for choosing the algorithm
+    - `losses`: for each size, log(time / fastest time) by algorithm, the penalty for choosing the algorithm
     - `usual`: the library's default algorithm for each size
     - `switch`: the penalty for each change of algorithm from one size to the next
     - `stranger`: the penalty for each size with another algorithm than the default

@@ -30,8 +30,8 @@ def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[C
     """A context manager that yields a communicator with the best number of TCP connections between two ranks.
 
     It measures whether several connections are faster than one. If so, it yields a new communicator of the same ranks,
-    otherwise `comm` itself. It also yields `comm` if the user has set the number. All ranks have to call this.
-    `nbytes`: the size of the largest array that the calibration measures. `watch` times the calls.
+    otherwise `comm` itself. If the user has set the number of connections, it also yields `comm`. All ranks have to
+    call this function. `nbytes`: the size of the largest array that the calibration measures. `watch` times the calls.
     """
     nbytes = min(nbytes, LARGEST)
     with ExitStack() as opened:

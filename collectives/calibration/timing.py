@@ -36,9 +36,10 @@ class Stopwatch:
     def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int, renew: Call | None = None) -> Times:
         """Times each of `calls` repeatedly; returns the median seconds by round and call, with shape (rounds, calls).
 
-        In each round, one call after the other is repeated as often as its item of `iterations` says. Before that, it
-        is called once without timing, because the previous call has filled the caches with other data. There is a
-        barrier before each timed call. `renew`, if given, is called before this barrier, and writes the input again.
+        In each round, one call after the other is repeated as often as its item of `iterations` says. Before these
+        repetitions, the call is made once without timing, because the previous call has filled the caches with other
+        data. There is a barrier before each timed call. `renew`, if given, is called before this barrier, and writes
+        the input again.
         """
         most = max(iterations)
         times = np.full((rounds, len(calls), most), -1.0)

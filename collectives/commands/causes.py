@@ -31,7 +31,7 @@ class Failures:
         (self.own if child.loss is None else self.after_a_loss).append(child)
 
     def cause(self, final: bool) -> Child | None:
-        """Returns the rank that failed first; None if none failed, or if it is not known yet.
+        """Returns the rank that failed first; None if no rank failed, or if the first is not known yet.
 
         `final`: decide now, even if the rank that failed first may not have ended yet.
         """

@@ -44,7 +44,7 @@ class Process:
 class End:
     """How a rank's process ended: with the exit status `code`, or killed by the signal with number `signal`.
 
-    The other one of the two is None. `after`: seconds from the start to the end of the process.
+    One of `code` and `signal` is None. `after`: seconds from the start to the end of the process.
     """
 
     code: int | None

@@ -53,8 +53,8 @@ def command(ranks: int | None, store: str | None, as_json: bool) -> None:
 def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> list[Section]:
     """Runs all checks of `collectives doctor` for jobs with `ranks` ranks on this host; returns the report's parts.
 
-    `ranks`: None for as many as the launcher's variables say, or else one for each core. `store`: the URL of a store
-    (through which ranks find each other) to test; None for that in the environment `env`.
+    `ranks`: None for the number in the launcher's variables, or without one, one rank for each core. `store`: the URL
+    of a store (through which ranks find each other) to test; None for the URL in the environment `env`.
     """
     job, launch = checks.job(env)
     secret, key = checks.secret(env)

@@ -32,14 +32,14 @@ PER_RANK: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What `collectives run` is asked to run: a command, on how many ranks, and how they find each other.
+    """A request to `collectives run`: the command to run, the number of ranks, and how the ranks find each other.
 
     - `ranks`, `first`: this host starts `ranks` processes, whose ranks begin with `first`
     - `size`: the number of ranks on all hosts; 0 means `ranks`
-    - `store`, `run_id`, `secret_file`: may be empty if this host starts all ranks; the launcher then makes them
+    - `store`, `run_id`, `secret_file`: may be empty if this host starts all ranks; the launcher then makes its own
     - `bind`: bind each rank to cores of its own
     - `addresses`: "same" switches address randomisation (ASLR) off in all ranks; "random" does not change it
-    - `grace`: seconds that the other ranks have to end after one has failed
+    - `grace`: seconds that the other ranks have to end after one rank has failed
     """
 
     command: Sequence[str]
@@ -99,7 +99,7 @@ def run_id(text: str) -> str:
 
 
 def chooses_threads(job: Job) -> bool:
-    """Whether the launcher sets OMP_NUM_THREADS. It does if there are several ranks, and the user has not set it."""
+    """Whether the launcher sets OMP_NUM_THREADS: yes if there are several ranks, and the user has not set it."""
     return job.ranks > 1 and "OMP_NUM_THREADS" not in {*os.environ, *job.environment}
 
 

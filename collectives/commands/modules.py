@@ -14,7 +14,7 @@ import click
 def load(module: str) -> None:
     """Imports the user's Python module, which registers algorithms of its own when it is imported.
 
-    If that fails, raises ClickException with the text of the error.
+    If the import fails, raises ClickException with the text of the error.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")

@@ -222,7 +222,7 @@ class Stream:
 
 
 class Console:
-    """Where the launcher writes its own messages and the ranks' output: its standard output and standard error.
+    """The launcher's standard output and standard error, with its own messages and the ranks' output.
 
     If both are the same file, they share one queue, so that lines do not mix.
     """

@@ -39,7 +39,7 @@ _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 class Setting:
     """The settings that all simulations of one run of `collectives simulate` have in common.
 
-    - `algorithms`: those to simulate; if empty, the one that a real group would choose
+    - `algorithms`: the algorithms to simulate; if empty, the algorithm that a real group would choose
     - `kind`: the transport of the group; None for "shm" on one host, and "tcp" on several
     - `here`: choose algorithms by the table that was measured on this machine
     """
@@ -58,8 +58,8 @@ class Setting:
     def efficiency(self, one: Prediction) -> float | None:
         """The fraction of the available bandwidth that the collective with the prediction `one` uses.
 
-        The bandwidth is that of the network cards; on one host it is that of a core that copies data. None if the
-        collective moves no data.
+        Available is the bandwidth of the network cards; on one host, the bandwidth of a core that copies data. None if
+        the collective moves no data.
         """
         return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
 
@@ -83,7 +83,8 @@ class Setting:
 def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> tuple[list[Panel], dict[str, Any]]:
     """Prints a table of predicted times of a collective, for each number of ranks and each size.
 
-    `setting`: the settings of all simulations. `counts`: the numbers of ranks. `all_sizes`: the sizes in bytes.
+    `setting`: the settings of all simulations. `counts`: the numbers of ranks. `all_sizes`: the sizes in bytes. Returns
+    diagrams of the predictions, and the predictions as a JSON object.
     """
     if len(counts) * len(all_sizes) * max(1, len(setting.algorithms)) > MOST_CASES:
         raise click.UsageError(f"more than {MOST_CASES} simulations")
@@ -175,7 +176,8 @@ def train(
     """Prints a table of predicted times of a training step, for each number of ranks.
 
     `setting`: the settings of all simulations. `counts`: the numbers of ranks. `gradients`: sizes, in the order in
-    which backpropagation computes them. The other arguments are options of `collectives simulate`.
+    which backpropagation computes them. The other arguments are options of `collectives simulate`. Returns diagrams of
+    the times, and the times as a JSON object.
     """
     total = sum(gradient.nbytes for gradient in gradients)
     click.echo(f"{len(gradients)} gradients of {_bytes_text(total)}, {time_text(compute)} of computing on one rank")

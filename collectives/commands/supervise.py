@@ -57,10 +57,10 @@ class Outcome:
 def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> Outcome:
     """Starts the processes of a job, one for each rank, waits until all have ended, and returns how the job ended.
 
-    The job's exit status is 0, or that of the first rank that failed (128 + n for signal n). After a failure the other
-    ranks have `grace` seconds to end by themselves. Then they get SIGTERM, and SIGKILL `TERMINATION` seconds later.
-    SIGINT, SIGTERM, SIGHUP and SIGQUIT (`ENDING`), and the signals in `FORWARDED`, are sent on to every rank's process
-    group. A second signal of `ENDING` kills the ranks. `directory`, for temporary files, is removed at the end.
+    The job's exit status is 0, or the exit status of the first rank that failed (128 + n for signal n). After a failure
+    the other ranks have `grace` seconds to end by themselves. Then they get SIGTERM, and SIGKILL `TERMINATION` seconds
+    later. SIGINT, SIGTERM, SIGHUP and SIGQUIT (`ENDING`), and the signals in `FORWARDED`, are sent on to every rank's
+    process group. A second signal of `ENDING` kills the ranks. `directory`, for temporary files, is removed at the end.
     `prefix`: whether each line of output begins with its rank.
 
     Call it from the main thread. Raises StartError if a program cannot be started.

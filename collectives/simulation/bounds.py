@@ -30,8 +30,8 @@ def efficiency(
 ) -> float | None:
     """The shortest time that bandwidth allows for a collective, divided by its predicted time `seconds`.
 
-    The bandwidth is that of a host's network cards; if there is one host, that of a core that copies through shared
-    memory. None if no data has to be moved.
+    The bandwidth is that of a host's network cards. If there is one host, it is the bandwidth of a core that copies
+    through shared memory. None if no data has to be moved.
     """
     least = least_bytes(collective, ranks, nbytes, topology)
     pace = costs.bandwidth * topology.cards if ranks > topology.ranks_per_host else costs.inside_bandwidth

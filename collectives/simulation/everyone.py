@@ -33,7 +33,7 @@ class MismatchError(ValueError):
 class Everyone:
     """Simulates all ranks of a group; the steps of all ranks are in arrays, one item for each step.
 
-    `found`: sets of ranks with the same steps, in which ranks are counted from the root, so that the root is 0. `size`:
+    `found`: sets of ranks with the same steps. In these sets, ranks are counted from the root: the root is 0. `size`:
     the number of ranks. Sizes of messages are in blocks, the parts of a buffer.
     """
 

@@ -241,8 +241,7 @@ class _Run:
     def forward(self, number: int) -> int:
         """Returns the number of the round of messages to simulate next: `number`, or a later round.
 
-        Rounds that repeat earlier rounds are skipped, because their times can be computed from those of the earlier
-        ones.
+        Rounds that repeat earlier rounds are skipped: their times can be computed from the times of the earlier rounds.
         """
         if number >= len(self._all.rounds):
             return number

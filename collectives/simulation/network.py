@@ -41,12 +41,12 @@ class Resource:
         self._stamp = np.zeros(count, np.int64)
 
     def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
-        """Returns when each request starts: row 0 after the first slices of earlier ones, row 1 after all their slices.
+        """Returns when each request starts: row 0 after the first slices of earlier requests, row 1 after all slices.
 
         All times are in seconds. `which`: the index of the core (or card, and so on) that serves each request. `ready`:
         when the request is made. `heads`: for how long its first slice is served. `takes`: for how long the whole
-        request is served. Of requests that are made at the same time, that with the lowest `tie` is served first;
-        without `tie`, the first in the array.
+        request is served. If several requests are made at the same time, the request with the lowest `tie` is served
+        first; without `tie`, the request that is first in the array.
         """
         if self._are_different(which):
             start = np.maximum(ready, self.free.take(which, axis=1))

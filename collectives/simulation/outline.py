@@ -61,9 +61,10 @@ class Outline:
     Steps are sends, receives, reductions and copies. Which blocks they move is left out, because their time depends
     only on the number of blocks. `rank` and `peers` are counted from the root, so that the root is 0.
 
-    If the data of a message reaches the end of a buffer and continues at its start, the schedule has two sends for it.
-    With `whole`, they count as one. This also holds at the end of a part of the buffer that has one block for each
-    host. `per_host` is the number of ranks on each host, if the algorithm depends on which ranks share a host, else 1.
+    If the data of a message reaches the end of a buffer and continues at its start, the schedule has two sends for this
+    message. With `whole`, the two sends count as one. `whole` also applies at the end of a part of the buffer that has
+    one block for each host. `per_host` is the number of ranks on each host, if the algorithm depends on which ranks
+    share a host, else 1.
     """
 
     def __init__(self, schedule: Schedule, whole: bool = True, per_host: int = 1) -> None:
@@ -152,8 +153,8 @@ class Outline:
     def places(self) -> list[Array]:
         """The blocks that the steps use: arrays with rows (buffer, first block, number of blocks).
 
-        In a buffer with one block for each rank, block 0 is the rank's own, and the others are counted from there. Each
-        array counts in another way: by rank; by host, then local rank; by local rank, then host.
+        In a buffer with one block for each rank, block 0 is the rank's own, and the other blocks are counted from block
+        0. Each array counts in another way: by rank; by host, then local rank; by local rank, then host.
         """
         chunks = np.fromiter(self._chunks, np.int64).reshape(-1, 3)
         size, rank = self.schedule.size, self.schedule.rank

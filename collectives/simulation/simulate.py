@@ -90,8 +90,8 @@ def simulate(
 
     `nbytes`: the size in bytes of a rank's input or output array, whichever is larger. It is divided into equal blocks,
     which may have a fractional number of bytes. `topology`: hosts and switches; None for one rank on each host.
-    `costs`: latencies and bandwidths; None for the defaults. `symmetric`: whether ranks with like schedules are
-    simulated together, which is faster, and not each by itself.
+    `costs`: latencies and bandwidths; None for the defaults. `symmetric`: simulate ranks with like schedules together,
+    which is faster; if False, simulate each rank by itself.
 
     Raises ValueError if the algorithm does not support this number of ranks; TooLargeError if the simulation would take
     too long or too much memory; VerificationError if sends and receives do not match.

@@ -15,7 +15,7 @@ from operator import mul
 class Switches:
     """One level of a network's switches; each switch connects `radix` hosts, or `radix` switches of the level below.
 
-    `oversubscription`: a switch's total bandwidth to the level below, divided by that to the level above.
+    `oversubscription`: a switch's total bandwidth to the level below, divided by its bandwidth to the level above.
     """
 
     radix: int
@@ -52,7 +52,7 @@ class Topology:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """For each level of switches, one switch's bandwidth to the level above, divided by that of a network card."""
+        """For each level of switches, one switch's bandwidth to the level above, divided by a network card's."""
         narrowing = accumulate((level.oversubscription for level in self.levels), mul)
         return tuple(self.cards * span / narrow for span, narrow in zip(self.spans, narrowing, strict=True))
 
