@@ -567,8 +567,8 @@ def repeater(
     """Make a Repeater, which runs the calls that are passed to `remember`.
 
     The arguments of a call are an array x, then parameters, and `out`. `positional` and `keywords` describe each
-    parameter as (name, default). `positional` parameters may be passed in this order or by name, all others and `out` by
-    name. `arrays`: x and the result's array, for methods whose calls have no array arguments.
+    parameter as (name, default). `positional` parameters may be passed in this order or by name, all others and `out`
+    by name. `arrays`: x and the result's array, for methods whose calls have no array arguments.
     """
 
 class Repeating:
