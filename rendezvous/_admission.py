@@ -50,7 +50,7 @@ class Admission(Generic[T]):
     def oldest(self) -> T | None:
         """Select one unauthenticated connection, remove it from the list and return it; None if the list is empty.
 
-        The method finds the client address with the most connections in the list, and selects its oldest connection.
+        The connection is the oldest from its client address. No other address has more connections in the list.
         """
         if not self._places:
             return None

@@ -53,8 +53,8 @@ def _origin(pid: int) -> str:
 def is_gone(process: str) -> bool:
     """Return whether the process that is described by `process` is known to have ended.
 
-    `process` is the text that `origin()` returned in that process. The result is False if this machine cannot know it,
-    for example for a process of another machine or container.
+    `process` is the text that `origin()` returned in that process. The result is also False if nothing is known about
+    the process, for example because it belongs to another machine or container.
     """
     parts = process.split(" ")
     ours = origin().split(" ")

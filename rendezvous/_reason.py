@@ -51,7 +51,7 @@ class FirstReason:
         """Write `document` to the store, as the reason why this rank abandons a joint step of the group.
 
         If another rank has already written a reason, that reason stays. Return a pair: the reason that is in the store
-        now, as bytes, and whether it is `document`. `timeout` is in seconds. Raises: StoreError.
+        now, as bytes, and whether this reason is `document`. `timeout` is in seconds. Raises: StoreError.
         """
         mine = self._scope.seal(self._key, document)
         first = self._store.compare_set(self._key, None, mine, timeout) or mine  # never absent after this

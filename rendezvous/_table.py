@@ -79,8 +79,8 @@ class Table:
     def watch(self, keys: Sequence[str], wake: Callable[[], None]) -> Watch:
         """Arrange that `wake` is called once, when the last of the missing store keys `keys` is created.
 
-        An earlier key may have been deleted again by then. So when `wake` was called, the reader must look up all keys,
-        and call `watch` again if a key is missing. Return an object; `unwatch(object)` cancels the call of `wake`.
+        An earlier key may have been deleted again by then. So after the call of `wake`, the reader must look up all
+        keys, and call `watch` again if a key is missing. Return an object to pass to `unwatch`, which cancels the call.
         """
         watch = Watch(set(keys), wake)
         for key in watch.keys:

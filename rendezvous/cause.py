@@ -36,9 +36,9 @@ def first_cause(store: Store, membership: Membership, error: BaseException, time
     """Return the error that this rank has to raise after `error` kept it from opening its connections.
 
     All ranks of the group `membership` raise the first error of any rank. If `error` is the first, it is published in
-    the store and returned. Otherwise another rank has published the first error. The function then returns that error,
-    as an error that names that rank. If the store has become unreachable, the function returns StoreError. An `error`
-    that is no CollectiveError concerns only this rank, and is returned unchanged.
+    the store and returned. Otherwise another rank has published the first error. The function then returns the first
+    error, with a text that names the other rank. If the store has become unreachable, the function returns StoreError.
+    An `error` that is no CollectiveError concerns only this rank, and is returned unchanged.
 
     `timeout`, in seconds, limits each exchange with the store. Raises nothing.
     """

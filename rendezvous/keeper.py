@@ -30,7 +30,7 @@ class Keeper:
     """A thread that protects the list of a group's members against a restart of the store, which loses all keys.
 
     The thread runs on one rank, the one that led the forming of the group. If the list is lost and a member still needs
-    it, the thread writes it to the store again. It runs until `stop` is called.
+    it, the thread writes the list to the store again. The thread runs until `stop` is called.
     """
 
     def __init__(self, store: Store, membership: Membership) -> None:

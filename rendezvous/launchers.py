@@ -152,8 +152,8 @@ _OTHERS: Final = (
 def find(env: Environment) -> tuple[Found | None, list[Incomplete]]:
     """Find the launcher that started this process, by the environment variables in `env`.
 
-    Return a pair. Its first item has the values of the first launcher whose variables are all set; None without one.
-    Its second item lists the launchers that were tried before and have set only a part of their variables. Raises:
+    Return a pair. Its first item has the values of the first launcher whose variables are all set, or is None. Its
+    second item lists the launchers that were tried before and have set only a part of their variables. Raises:
     ValueError for a variable that should be a number and is not.
     """
     partly: list[Incomplete] = []

@@ -22,7 +22,7 @@ _CURE: Final = 'install a wheel of NCCL, pip install "pycollectives[cuda12]" or 
 
 
 class Found(NamedTuple):
-    """A libnccl: its absolute path, and where the path comes from. A `problem` says why the library cannot be used."""
+    """A libnccl: its absolute path, and where the path comes from. `problem`: why it cannot be used, or ""."""
 
     path: str = ""
     origin: str = ""

@@ -34,8 +34,8 @@ class Model:
     def correct(self, measured: Mapping[int, float]) -> None:
         """Makes predictions agree with `measured`, which has measured seconds by number of bytes.
 
-        For other numbers of bytes, predictions are multiplied by a factor that is interpolated between the measured
-        ones.
+        For other numbers of bytes, predictions are multiplied by a factor. It is interpolated between the factors for
+        the measured numbers of bytes.
         """
         points = sorted(measured.items())
         self._measured = [(log(max(1, nbytes)), log(seconds / self._plain(nbytes))) for nbytes, seconds in points]

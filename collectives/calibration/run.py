@@ -36,7 +36,7 @@ Say = Callable[[str, float], None]  # called with what is being measured, and th
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How thorough a calibration is, which compares algorithms for each collective at several sizes.
+    """The settings that say how thoroughly a calibration compares algorithms for each collective, at several sizes.
 
     - `seconds`: the time limit
     - `collectives`: in the order in which they are measured, as long as time is left
@@ -201,8 +201,8 @@ class _Quiet:
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
     """The algorithms for `collective` that a calibration compares.
 
-    Some algorithms depend on which ranks share a host. They are compared only if the group has several hosts, and
-    several ranks on one of them.
+    Some algorithms depend on which ranks share a host. Such algorithms are compared only if the group has several
+    hosts, and several ranks on one of these hosts.
     """
     nested = comm._linked.layout.nested
     return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]

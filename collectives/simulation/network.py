@@ -103,8 +103,8 @@ class _Stage:
 class Sends:
     """The sends of one round of messages, and the hardware through which the messages pass, as arrays.
 
-    Times are in seconds. Some arrays have an item for each send, others one for each message, because a send may have
-    several receivers. `task`: for each message, the index of its send.
+    Times are in seconds. Some arrays have an item for each send. Other arrays have an item for each message, because a
+    send may have several receivers. `task`: for each message, the index of its send.
     """
 
     core: Array

@@ -40,8 +40,8 @@ _WIDE: Final = 100_000  # blocks; the same for schedules with more blocks
 class Wait(NamedTuple):
     """Says that a step waits for an earlier step of the same rank: for step `task`, and for how much of it.
 
-    The step starts when the fraction `progress` (0 to 1) of the earlier step is done. If `progress` is `BEHIND`, it may
-    start at once. In both cases it ends after the earlier step has ended.
+    The step starts when the fraction `progress` (0 to 1) of the earlier step is done. If `progress` is `BEHIND`, the
+    step may start at once. In both cases the step ends after the earlier step has ended.
     """
 
     task: int

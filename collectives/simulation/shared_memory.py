@@ -41,8 +41,8 @@ class Done:
 class Shortcuts:
     """Whether, and how, ranks that share memory can run a collective without messages.
 
-    Ranks can write blocks of data to the board, shared memory from which the others read them. Or they can add up their
-    arrays in the pool, another part of shared memory.
+    Ranks can write blocks of data to the board, shared memory from which the other ranks read the blocks. Or ranks can
+    add up their arrays in the pool, another part of shared memory.
 
     - `blocks`: the number of blocks of a rank's input or output buffer, whichever has more
     - `pooled`: whether the pool can be used

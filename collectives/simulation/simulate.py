@@ -88,8 +88,8 @@ def simulate(
 ) -> Prediction:
     """Predicts the time of one call of the collective of `algorithm` among `ranks` ranks.
 
-    `nbytes`: the size in bytes of a rank's input or output array, whichever is larger. It is divided into equal blocks,
-    which may have a fractional number of bytes. `topology`: hosts and switches; None for one rank on each host.
+    `nbytes`: the size in bytes of a rank's input or output array, whichever is larger. The array is divided into equal
+    blocks, which may have a fractional number of bytes. `topology`: hosts and switches; None for one rank on each host.
     `costs`: latencies and bandwidths; None for the defaults. `symmetric`: simulate ranks with like schedules together,
     which is faster; if False, simulate each rank by itself.
 
