@@ -56,8 +56,8 @@ def circulant(rank: int, size: int) -> Schedule:
 def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Blocks) -> None:
     """Adds to `b` the steps of an allreduce among the ranks `team`; this rank is `team[at]`.
 
-    `given(first, count)` returns `count` blocks of the input, from block `first` on; `total(first, count)` those of the
-    output. They may be the same function: then the allreduce works in place.
+    `given(first, count)` returns `count` blocks of the input, from block `first` on. `total(first, count)` returns such
+    blocks of the output. If `given` and `total` are the same function, the allreduce works in place.
     """
     size = len(team)
     if size % 2:  # the position in the middle is neither sent nor added to in the first round

@@ -38,8 +38,8 @@ def one_shot(rank: int, size: int) -> Schedule:
     share memory. If a message costs alpha, a byte beta and a reduced byte gamma, the time is alpha + n(p-1) beta +
     n(p-1) gamma.
 
-    It does not work in place. A rank could overwrite its array only after all others have read it, but the others read
-    it while they overwrite their own arrays. So all ranks would wait for each other.
+    The algorithm does not work in place. A rank could overwrite its array only after all others have read this array.
+    But the others read it while they overwrite their own arrays. So all ranks would wait for each other.
     """
     b = Builder("allreduce", "one_shot", rank, size, grid=(1, 1))
     if size > 1:

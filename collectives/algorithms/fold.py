@@ -16,9 +16,10 @@ from collectives.schedule.form import Chunk
 class Fold:
     """How a rank takes part in an algorithm that needs a power of two of ranks, when the group has another size.
 
-    Some ranks do not run the algorithm; a neighbour, to which they send their data first, runs it for both. `into` is
-    that neighbour, or None if this rank runs the algorithm itself. `partner` is the rank for which this rank runs the
-    algorithm too, or None. The ranks that run the algorithm have consecutive numbers, from 0, in the order of ranks.
+    Some ranks do not run the algorithm. Such a rank first sends its data to a neighbour, which runs the algorithm for
+    both. `into` is this rank's neighbour, or None if this rank runs the algorithm itself. `partner` is the rank for
+    which this rank also runs the algorithm, or None if there is no such rank. The ranks that run the algorithm have
+    consecutive numbers, from 0, in the order of ranks.
     """
 
     rank: int

@@ -17,13 +17,14 @@ from collectives.schedule.form import Builder, Schedule
 def halving_doubling(rank: int, size: int) -> Schedule:
     """Allreduce by recursive halving and doubling: ranks exchange the largest halves with the nearest ranks.
 
-    For a group of any size p, n bytes of data, and P the largest power of two up to p: 2 log2 P rounds, and 2 more if P
-    < p; a rank sends 2n(P-1)/P bytes, and n more if it also works for a neighbour, because p is no power of two. If a
-    message costs alpha, a byte beta and a reduced byte gamma, the time is 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P
-    gamma. If P < p, the time is 2 alpha + 2n beta + n gamma more.
+    For a group of any size p, n bytes of data, and P the largest power of two up to p: 2 log2 P rounds; a rank sends
+    2n(P-1)/P bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is 2 log2 P alpha +
+    2n(P-1)/P beta + n(P-1)/P gamma. If P < p, some ranks also work for a neighbour: there are 2 more rounds, such a
+    rank sends n more bytes, and the time is 2 alpha + 2n beta + n gamma more.
 
-    In each round a rank sends its half in two messages, first the data that the receiver sends on in the next round.
-    With one message, some ranks would get this data early and the others late, and links would be idle between rounds.
+    In each round a rank sends its half in two messages. While data is halved, the first message has the data that the
+    receiver sends on in the next round. With one message, some ranks would get this data early and the others late.
+    Links would then be idle between rounds.
     """
     return _schedule("halving_doubling", rank, size, _in_order)
 
@@ -32,10 +33,10 @@ def halving_doubling(rank: int, size: int) -> Schedule:
 def halving_doubling_short(rank: int, size: int) -> Schedule:
     """Allreduce: `halving_doubling` with one message a round, for short arrays, where a second message costs too much.
 
-    For a group of any size p, n bytes of data, and P the largest power of two up to p: 2 log2 P rounds, and 2 more if P
-    < p; a rank sends 2n(P-1)/P bytes, and n more if it also works for a neighbour, because p is no power of two. If a
-    message costs alpha, a byte beta and a reduced byte gamma, the time is 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P
-    gamma. If P < p, the time is 2 alpha + 2n beta + n gamma more.
+    For a group of any size p, n bytes of data, and P the largest power of two up to p: 2 log2 P rounds; a rank sends
+    2n(P-1)/P bytes. If a message costs alpha, a byte beta and a reduced byte gamma, the time is 2 log2 P alpha +
+    2n(P-1)/P beta + n(P-1)/P gamma. If P < p, some ranks also work for a neighbour: there are 2 more rounds, such a
+    rank sends n more bytes, and the time is 2 alpha + 2n beta + n gamma more.
     """
     return _schedule("halving_doubling_short", rank, size, lambda place, k, half: [(0, half)])
 

@@ -26,7 +26,7 @@ from collectives.schedule.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The host of rank `rank`, and which rank of each host handles which part of the data.
+    """The place of the rank `rank` among the hosts: its host, and which rank of each host handles which data.
 
     `layout` says which ranks share a host.
     """
@@ -52,7 +52,10 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """The operands of a reduction over this host, in rank order: this rank's data `own` and others' messages."""
+        """Returns the operands of a reduction over all ranks of this host, in rank order.
+
+        This rank's operand is `own`, its data. Another rank's operand is its number, which means a message from it.
+        """
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- data in equal parts: on each host, one rank owns a part
@@ -76,14 +79,14 @@ class Place:
     # --- one block for each rank: on each other host, one rank owns the block
 
     def block_owner(self, host: int, rank: int) -> int:
-        """The rank of host number `host` that handles the block of `rank` there.
+        """Returns the rank of host number `host` that handles the block of the rank `rank`.
 
-        On the host of `rank`, this is `rank` itself.
+        On its own host, `rank` handles its block itself.
         """
         return self.owner(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
 
     def ranks_served(self, host: int, owner: int) -> list[int]:
-        """The ranks of host number `host` whose blocks are handled by `owner`, a rank of this rank's host."""
+        """Returns the ranks of host number `host` whose blocks the rank `owner` of this host handles."""
         here, there = self.layout.members[self.host], self.layout.members[host % self.hosts]
         at = self.layout.local_rank(owner)
         return [*there[-(-at * len(there) // len(here)) : -(-(at + 1) * len(there) // len(here))]]
@@ -99,7 +102,7 @@ def _send_beside(b: Builder, place: Place, chunk: Chunk) -> None:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
-    """Allreduce: the hosts form a ring, and each part of the data passes all hosts twice, handled by one rank of each.
+    """Allreduce: each part of the data goes twice around the ring of hosts; one rank of each host handles the part.
 
     On every host, all ranks send their data of a part to the rank of their host that handles this part. When the part
     passes the second time, this rank sends it to the others on its host. For h hosts of any size, the largest with l
@@ -223,7 +226,7 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
 
 @algorithm("allgather", name="hierarchical_ring", hosts=True, uneven=True)
 def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """Allgather: each rank's block passes from host to host; the rank that receives it passes it to the others there.
+    """Allgather: each rank's block passes from host to host; the rank that receives the block sends it to its host.
 
     For h hosts of any size, the largest with l ranks, and n bytes gathered in all: h rounds; a host sends n(h-1)/h
     bytes, of which a rank sends n(h-1)/(hl) bytes. If a message to another host costs alpha, each of its bytes beta,
@@ -255,10 +258,10 @@ def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedul
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     """Allreduce: one rank of each host, the leader, reduces its host's data; leaders then use recursive doubling.
 
-    For h hosts of any size, n bytes of data, and H the largest power of two up to h: log2 H + 2 rounds, and 2 more if H
-    < h; a host sends n log2 H bytes, and n more if it also works for a neighbour host, because h is no power of two; a
-    rank sends n bytes to its leader. If a message to another host costs alpha, each of its bytes beta, and a message
-    within a host nothing, the time is ceil(log2 h) (alpha + n beta). If H < h, the time is alpha + n beta more.
+    For h hosts of any size, n bytes of data, and H the largest power of two up to h: log2 H + 2 rounds; a host sends n
+    log2 H bytes; a rank sends n bytes to its leader. If a message to another host costs alpha, each of its bytes beta,
+    and a message within a host nothing, the time is ceil(log2 h) (alpha + n beta). If H < h, some hosts also work for a
+    neighbour host: there are 2 more rounds, such a host sends n more bytes, and the time is alpha + n beta more.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)
@@ -311,7 +314,7 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """Broadcast: data goes down a binomial tree of leaders, one rank of each host; each sends it to its host's ranks.
+    """Broadcast: data goes down a binomial tree of leaders, one rank of each host; a leader sends it to its host.
 
     The root is the leader of its host.
 

@@ -41,8 +41,7 @@ def pairwise(rank: int, size: int) -> Schedule:
 
     For a group of any size p and n bytes of data: 1 round, listed as p-1 turns; a rank sends n(p-1)/p bytes. If a
     message costs alpha, a byte beta and a reduced byte gamma, the time is (p-1) alpha + n(p-1)/p (beta + gamma). Ranks
-    are counted modulo p. Turns are only the order in which the schedule lists messages: a message does not depend on
-    those of earlier turns.
+    are counted modulo p. Turns are only the order in which the schedule lists messages: no message depends on another.
     """
     b = Builder("reduce_scatter", "pairwise", rank, size, grid=(size, 1))
     if size == 1:

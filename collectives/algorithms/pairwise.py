@@ -12,11 +12,11 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("alltoall", uneven=True)
 def pairwise(rank: int, size: int) -> Schedule:
-    """Alltoall: in turn t, any two ranks whose sum is t modulo p, the number of ranks, send each other a block.
+    """Alltoall among p ranks: in turn t, two ranks exchange blocks if the sum of their numbers is t modulo p.
 
     For a group of any size p and n bytes of data: 1 round, listed as p turns; a rank sends n(p-1)/p bytes. If a message
     costs alpha and a byte beta, the time is (p-1) alpha + n(p-1)/p beta. Turns are only the order in which the schedule
-    lists exchanges: an exchange does not depend on those of earlier turns.
+    lists exchanges: no exchange depends on an earlier exchange.
     """
     b = Builder("alltoall", "pairwise", rank, size, grid=(size, size))
     for t in range(size):

@@ -18,13 +18,13 @@ from collectives.schedule.form import Builder, Chunk, Schedule
 def recursive_doubling(rank: int, size: int) -> Schedule:
     """Allreduce: ranks exchange and reduce the whole array log2 P times; P is the largest power of two up to p ranks.
 
-    For a group of any size p and n bytes of data: log2 P rounds, and 2 more if P < p; a rank sends n log2 P bytes, and
-    n more if it also works for a neighbour, because p is no power of two. If a message costs alpha, a byte beta and a
-    reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma). If P < p, the time is alpha + n beta more.
+    For a group of any size p and n bytes of data: log2 P rounds; a rank sends n log2 P bytes. If a message costs alpha,
+    a byte beta and a reduced byte gamma, the time is ceil(log2 p) (alpha + n beta + n gamma). If P < p, some ranks also
+    work for a neighbour: there are 2 more rounds, such a rank sends n more bytes, and the time is alpha + n beta more.
 
     Results alternate between two temporary buffers, so that a rank never overwrites data that it is still sending. With
-    one buffer, two ranks would wait for each other: each would reduce only after its own send, which ends only after
-    the peer's reduction.
+    one buffer, two ranks would wait for each other: each would reduce only after its own send. But this send ends only
+    after the peer's reduction.
     """
     b = Builder("allreduce", "recursive_doubling", rank, size, grid=(1, 1))
     if size == 1:

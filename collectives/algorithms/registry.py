@@ -85,7 +85,7 @@ def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = 
 def schedule(
     collective_name: str, name: str, rank: int, size: int, root: int = 0, layout: Layout | None = None
 ) -> Schedule:
-    """Returns the steps that `rank` takes in the algorithm `name`, a `Schedule`. Schedules are cached.
+    """Returns a `Schedule`, the steps that `rank` takes in the algorithm `name`. Schedules are cached.
 
     `layout` says which ranks share a host; None: each rank has a host of its own. Raises ValueError for an unknown
     collective or algorithm, or an invalid rank, size, root or layout.
