@@ -93,8 +93,8 @@ class Extents:
 def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> Extents:
     """Raise VerificationError unless `schedule`, the steps of one rank in a collective, is well formed.
 
-    Returns the sizes of its blocks as symbols: blocks with equal symbols have the same size. `in_place`: IN and OUT,
-    the input and output buffers, are the same memory. `uneven`: blocks may differ in size.
+    Returns the sizes of the schedule's blocks as symbols: blocks with equal symbols have the same size. `in_place`: IN
+    and OUT, the input and output buffers, are the same memory. `uneven`: blocks may differ in size.
     """
     _check_head(schedule)
     extents = Extents(schedule, uneven)

@@ -94,12 +94,12 @@ def program(
     layout: Layout | None = None,
     in_order: bool = False,
 ) -> Program:
-    """Returns the steps of `rank` in a collective, encoded for the C++ engine. Encoded steps are cached.
+    """Returns the steps of `rank` in `algorithm`, encoded for the C++ engine. Encoded steps are cached.
 
     `in_place`: the input and output buffers are the same memory. `layout`: which ranks share a host. `in_order`:
-    reductions combine their operands exactly in the order of the steps. Without it, ranks that share memory may use
-    faster sums in another order, such as one buffer to which all ranks add. Raises ValueError for an invalid size,
-    rank, root or layout, and if the algorithm does not work in place.
+    reductions combine their operands exactly in the order of the steps. Without `in_order`, ranks that share memory may
+    use faster sums in another order, such as one buffer to which all ranks add. Raises ValueError for an invalid size,
+    rank, root or layout, and if `in_place` is set for an algorithm that does not work in place.
     """
     from collectives.native import _engine
 

@@ -63,7 +63,7 @@ class Collective:
     Input and output buffers are divided into blocks; `grid` is the pair of their numbers of blocks.
 
     - `fits(grid, size)`: whether the collective allows this grid in a group of `size` ranks
-    - `expected(rank, root, block, grid)`: the contents of this output block at the end
+    - `expected(rank, root, block, grid)`: the contents of output block `block` of `rank` at the end
     - `numbered(buffer, rank, block, grid)`: the index of the block's size in the list of block sizes. For v-variants,
       this is the list that callers pass, the same on all ranks.
     """
@@ -96,7 +96,10 @@ class Collective:
         return buffer == IN and self.has(IN, rank, root)
 
     def uses_input_of(self, rank: int, size: int) -> bool:
-        """Whether any rank's result depends on the input of `rank`. In an exscan, none depends on the last rank's."""
+        """Whether any rank's result depends on the input of `rank`.
+
+        In an exscan, no result depends on the input of the last rank.
+        """
         return self.name != "exscan" or rank + 1 < size
 
     def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:

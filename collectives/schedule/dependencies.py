@@ -37,10 +37,10 @@ _Access: TypeAlias = "tuple[int, int]"  # step, and the first block of its chunk
 
 
 def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
-    """For each step of `schedule` (one rank's steps), the earlier steps that must come first: they use the same data.
+    """Returns, for each step of `schedule`, the earlier steps that it waits for, because they use the same data.
 
-    They are in the order of steps. `in_place`: the input and output buffers are the same memory. Raises ValueError if
-    they cannot be the same.
+    `schedule` lists one rank's steps; the result has a tuple for each step, in the same order. `in_place`: the input
+    and output buffers are the same memory. Raises ValueError if these buffers differ in size.
     """
     if in_place and schedule.grid[0] != schedule.grid[1]:
         raise ValueError(f"IN and OUT of a {schedule.collective} differ in size and cannot be the same memory")

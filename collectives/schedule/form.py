@@ -114,13 +114,13 @@ Block: TypeAlias = "tuple[int, int]"  # (IN or OUT, block number): names the siz
 class Schedule:
     """The list of steps that one rank takes in a collective.
 
-    `grid`: the numbers of blocks of IN, the input, and of OUT, the output. `grid` is the same on every rank, even if a
-    rank lacks a buffer, as all ranks but the root of a gather lack OUT. `pooled`: ranks that share memory may instead
+    `grid`: the numbers of blocks of IN, the input, and of OUT, the output. `grid` is the same on every rank, even on
+    ranks without one of the buffers: in a gather, only the root has OUT. `pooled`: ranks that share memory may instead
     run this allreduce in the pool, one shared buffer to which all ranks add their arrays.
 
     `flat`: None, or a pair of chunks (`published`, `read`) if the schedule has a single round. Then ranks that share
     memory need no messages. Each sender writes its chunk `published` to shared memory, and this rank reads the part
-    `read` of every such chunk.
+    `read` of every sender's chunk.
     """
 
     collective: str
@@ -179,11 +179,11 @@ class Builder:
         self._pooled = True
 
     def flat(self, published: Chunk, read: Chunk) -> None:
-        """Declares that the schedule is one round: this rank needs the part `read` of every sender's `published`
-        blocks.
+        """Declares that the schedule is one round, in which this rank needs a part of every sender's data.
 
-        `published` names the same blocks on every rank, so `read` is at the same position on each sender. Ranks that
-        share memory then need no messages: a sender writes its blocks to shared memory, and the others read them there.
+        `published`: the blocks that a sender offers, the same on every rank. `read`: the part of these blocks that this
+        rank needs, at the same position on each sender. Ranks that share memory then need no messages: a sender writes
+        its blocks to shared memory, and the others read them there.
         """
         self._flat = (published, read)
 

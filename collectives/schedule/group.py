@@ -22,8 +22,8 @@ class Group:
     Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. `rank_of`, `steps`,
     `previous`, `receives` and `sends` have one entry for each step n:
 
-    - `previous[n]`: the steps of its rank just before n in its queues. There is a queue for each peer and direction,
-      one for sends to several peers, and one for local steps.
+    - `previous[n]`: the steps just before step n in the queues that contain it. A rank has a queue for each peer and
+      direction, one for sends to several peers, and one for local steps.
     - `receives[n]`: the steps that receive the message of send n
     - `sends[n]`: the sends whose messages step n receives, in the order in which the step lists its peers
 

@@ -103,9 +103,9 @@ class Play:
     def rounds(self) -> list[int]:
         """Returns each step's round: the number of messages in the longest chain of dependencies up to this step.
 
-        A message's round is one higher than the highest round of the earlier steps on whose data its send or its
-        receive depends. Local steps add no round. Waiting for an earlier message to or from the same peer adds no round
-        either.
+        The send and the receive of a message depend on the data of earlier steps. The message's round is one higher
+        than the highest round of these steps. Local steps add no round. Waiting for an earlier message to or from the
+        same peer adds no round either.
         """
         waits, previous = self.waits, self.group.previous
         result = [0] * len(waits)

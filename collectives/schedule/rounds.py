@@ -17,10 +17,10 @@ from collectives.schedule.play import Play
 
 
 class Rounds(NamedTuple):
-    """The rounds of one rank's steps.
+    """The rounds in which the steps of one rank happen.
 
-    - `steps`: for each step its round, from 0; for a send one for each peer, in the order of its peers
-    - `rounds`: their number, of all ranks, without what is done before the first message
+    - `steps`: for each step, a tuple with its round; for a send, with a round for each peer, in the order of its peers
+    - `rounds`: the number of rounds of all ranks; round 0, the steps before the first message, does not count
     - `operands`: the largest number of operands of a reduction, of all ranks
     """
 
@@ -31,9 +31,10 @@ class Rounds(NamedTuple):
 
 @lru_cache(maxsize=256)
 def rounds_of(algorithm: Algorithm, rank: int, size: int, root: int = 0, layout: Layout | None = None) -> Rounds:
-    """The rounds of `rank`, cached. Makes the schedules of all ranks, so it takes time where there are many.
+    """Returns the rounds in which the steps of `rank` happen. Results are cached.
 
-    IN and OUT are separate memory. Raises VerificationError if the schedules deadlock or a send has no receive.
+    The function makes the schedules of all ranks, so it takes longer for more ranks. IN and OUT, the input and output
+    buffers, are separate memory. Raises VerificationError if the schedules deadlock or a send has no receive.
     """
     group = Group([algorithm(r, size, root, layout) for r in range(size)])
     numbers = Play(group).rounds()

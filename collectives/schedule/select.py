@@ -30,7 +30,7 @@ def select(
     table: Table = DEFAULTS,
     memory: str = HOST_MEMORY,
 ) -> Choice:
-    """Chooses an algorithm for a call: that of the first row of `table` whose conditions match the call.
+    """Chooses an algorithm for a call, by the first row of `table` whose conditions match the call.
 
     `situation`: the properties of the group. `usable(algorithm)`: whether this algorithm may be chosen; other rows are
     skipped. `memory`: the kind of memory of the call's arrays. Raises LookupError if no row matches.

@@ -42,7 +42,7 @@ class Values:
     def reduced(self, operands: tuple[int, ...]) -> int | str:
         """Reduces `operands`, numbers of symbolic values, from left to right; returns the number of the result.
 
-        If the reduction is wrong, because it counts a rank's data twice for example, returns a text that says why.
+        If the reduction is wrong, returns a text that says why: for example, it counts a rank's data twice.
         """
         known = self._numbers.get(operands)
         if known is not None:
@@ -80,7 +80,7 @@ class Values:
 
 
 class Memory:
-    """The simulated buffers of one rank: for each block a symbolic value, and whether it has yet to be read.
+    """The simulated buffers of one rank: for each block a symbolic value, and whether this value has yet to be read.
 
     A new `Memory` contains the rank's inputs.
     """

@@ -60,9 +60,9 @@ class Situation:
     """The properties of a group on which the choice of algorithms depends.
 
     `size`: the number of ranks. `kind`: the slowest transport between any two ranks ("self" for a single rank).
-    `hosts`: the number of hosts. `per_host`: the number of ranks on the host with the most ranks. Both are 0 if
-    unknown. `oversubscribed`: some host has more ranks than cores. `shared_device`: two ranks use the same CUDA device;
-    False as long as that is unknown.
+    `hosts`: the number of hosts, or 0 if unknown. `per_host`: the number of ranks on the host with the most ranks, or 0
+    if unknown. `oversubscribed`: some host has more ranks than cores. `shared_device`: two ranks use the same CUDA
+    device; False as long as the devices are unknown.
     """
 
     size: int
@@ -80,7 +80,8 @@ class Row:
     - `bytes`: the largest size of the call's array, in bytes
     - `ranks`: the least and largest number of ranks of the group
     - `kinds`: transports, one of which is the group's slowest; empty for any
-    - `per_host`, `hosts`: the least and largest number of ranks on a host, and of hosts; None for any
+    - `per_host`: the least and largest number of ranks on the host with the most ranks; None for any
+    - `hosts`: the least and largest number of hosts; None for any
     - `oversubscribed`: whether some host has more ranks than cores; None for either
     - `shared_device`: whether two ranks use the same CUDA device; None for either
     - `memory`: the kind of memory of the call's arrays
@@ -194,10 +195,10 @@ def join(tables: Iterable[Table]) -> Table:
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
-    """Reads a table from `text`, which has one row on each line; rows choose algorithms.
+    """Reads a table, which chooses algorithms, from `text`, which has one row on each line.
 
     Every row gets `source` as the text that says where it comes from; by default this is `name` and the line's number.
-    Raises ValueError for an invalid table; its message begins with `name` and the number of the invalid line.
+    Raises ValueError for an invalid table; the error's text begins with `name` and the number of the invalid line.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{name}: {len(text)} characters, more than the {LONGEST} that a table may have")
@@ -219,7 +220,7 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
 
 
 def text(table: Table) -> str:
-    """Writes `table`, whose rows choose algorithms, as text in columns, which `parse` can read; a row is one line."""
+    """Returns `table` as text in columns, with a line for each row. `parse` can read this text."""
     lines = [f"{name} = {value}" for name, value in table.facts.items()]
     cells = [_fields(row) for row in table.rows]
     cells = [[*cell[:5], " ".join(cell[5:])] for cell in cells]

@@ -60,9 +60,9 @@ def step_text(step: Step) -> str:
 
 
 def excerpt(schedule: Schedule, step: int | None = None) -> str:
-    """A few of one rank's steps in a collective as text: step `step` (an index from 0), marked, and those around it.
+    """Returns a few of one rank's steps as text: the step with index `step`, marked, and the steps around it.
 
-    If `step` is None, these are the first steps.
+    If `step` is None, returns the first steps, without a mark.
     """
     at = 0 if step is None else step
     first, last = max(0, at - _AROUND), min(len(schedule.steps), at + _AROUND + 1)

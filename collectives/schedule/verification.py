@@ -42,11 +42,11 @@ _EVERY_LAYOUT_UP_TO = 12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one collective in a group; each number is that of the rank for which it is largest.
+    """The cost of one collective in a group; each number is the largest of any rank.
 
-    - `rounds`: the number of messages in the longest chain in which each depends on the one before
+    - `rounds`: the number of messages in the longest chain in which each message depends on the previous message
     - `steps`: the number of sends, receives, reductions and copies of a rank
-    - `messages`, `blocks`: how many a rank sends; a send to several peers counts once for each peer
+    - `messages`, `blocks`: how many messages and blocks a rank sends; a send to several peers counts once for each peer
     - `scratch`: the number of blocks of temporary memory
     """
 
@@ -141,9 +141,9 @@ def verify(
 
 
 def sample_layouts(size: int) -> tuple[Layout, ...]:
-    """Various arrangements of `size` ranks on hosts: equal and unequal hosts, consecutive and interleaved ranks.
+    """Returns arrangements of `size` ranks on hosts: equal and unequal hosts, consecutive and interleaved ranks.
 
-    For up to 12 ranks, they include one host for each rank, and one host for all ranks.
+    For up to 12 ranks, the arrangements include one host for each rank, and one host for all ranks.
     """
     unequal = Layout.of(islice((host for host in count() for _ in range(1 + host % 3)), size))
     mixed = Layout.of((rank * rank) % 5 for rank in range(size))
@@ -182,7 +182,7 @@ def _check_names(algorithm: Algorithm, group: Sequence[Schedule], size: int, roo
 def verify_group(
     schedules: Sequence[Schedule], *, in_place: bool = False, uneven: bool = False, orders: int = 1, seed: int = 0
 ) -> None:
-    """Prove that `schedules`, one for each rank, give the right result; VerificationError if they do not.
+    """Prove that `schedules`, one for each rank, give the right result, or raise VerificationError.
 
     `in_place`: the input and output buffers are the same memory. `uneven`: blocks may have different sizes. `orders`:
     in how many random orders the steps are run, after a first order that is not random. `seed`: of the random
