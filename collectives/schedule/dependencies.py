@@ -37,7 +37,7 @@ _Access: TypeAlias = "tuple[int, int]"  # step, and the first block of its chunk
 
 
 def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
-    """Returns, for each step of `schedule`, the earlier steps that it waits for, because they use the same data.
+    """Returns for each step of `schedule` the earlier steps for which the step waits, because both use the same data.
 
     `schedule` lists one rank's steps; the result has a tuple for each step, in the same order. `in_place`: the input
     and output buffers are the same memory. Raises ValueError if these buffers differ in size.
