@@ -52,10 +52,7 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """Returns the operands of a reduction over all ranks of this host, in rank order.
-
-        This rank's operand is `own`, its data. Another rank's operand is its number, which means a message from it.
-        """
+        """Returns a reduction's operands on this host, in rank order: `own`, this rank's data, and others' messages."""
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- data in equal parts: on each host, one rank owns a part
