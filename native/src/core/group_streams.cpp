@@ -42,17 +42,18 @@ std::optional<Error> Group::why_ended(StreamWork& work) {
     }
     work.vigil->look(health_, work.collective(), work.fingerprint, now);
     const bool is_message = !work.peers.empty();
-    if (const Cause* const cause = health_.cause()) {
+    const Cause* const cause = health_.cause();
+    const auto error = [&] { return cause->error(work.call ? &*work.call : nullptr); };
+    if (cause != nullptr) {
         const bool lost = cause->kind == ErrorKind::peer_lost && !is_message;  // every rank takes part
-        if (lost || (work.call && cause->ends(*work.call, work.peers, work.began, now))) {
-            return cause->error(work.call ? &*work.call : nullptr);
-        }
+        if (lost || (work.call && cause->ends(*work.call, work.peers, work.began, now))) return error();
     }
     std::vector<int> left = health_.left();
     if (is_message) std::erase_if(left, [&](int rank) { return !std::ranges::count(work.peers, rank); });
     if (!left.empty()) {
         if (!work.left_since) work.left_since = now;
         if (now - *work.left_since >= completes_within) {
+            if (cause != nullptr) return error();  // it has given up in a later call, and then left
             const std::string has = left.size() == 1 ? " has" : " have";
             return Error(ErrorKind::peer_lost,
                          name_ranks(left) + has + " left in order, and not completed " + work.describe(),
