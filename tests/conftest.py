@@ -34,7 +34,7 @@ hypothesis.settings.load_profile("checks")
 inherit_nothing_ignored()
 marked()
 
-pytest_plugins = ["tests.again", "tests.redis_server", "tests.stand_in.fixture"]
+pytest_plugins = ["tests.again", "tests.redis_server"]
 
 
 @pytest.fixture(autouse=True)

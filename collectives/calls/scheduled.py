@@ -6,7 +6,7 @@ the schedule, as in host memory with `deterministic=True`.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from collectives.arrays.dtypes import Dtype, dtype_of
 from collectives.calls.prepare import Preparer, Shape
 from collectives.native import _engine
 from collectives.schedule.algorithm import Algorithm
-from collectives.schedule.rounds import Rounds, rounds_of
+
+if TYPE_CHECKING:
+    from collectives.schedule.rounds import Rounds
 
 # Those in which every rank knows the size of the arrays, and has one.
 COLLECTIVES: Final = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "alltoall")
@@ -82,6 +84,8 @@ class Schedules:
 
     def rounds(self, algorithm: Algorithm, root: int = 0) -> Rounds:
         """The rounds of this rank's steps."""
+        from collectives.schedule.rounds import rounds_of  # few programs need it
+
         prepare = self._prepare
         return rounds_of(algorithm, prepare.rank, prepare.size, root, prepare.layout)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.launched import _CHOSEN, _HOME
+from tests.warm.parents import python
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 LIMIT: Final = 60.0  # seconds for a case, on a loaded machine
@@ -55,8 +56,10 @@ def run(
         for rank, output in enumerate(outputs):
             own = {"COLLECTIVES_RANK": str(rank), **((each or {}).get(rank, {}))}
             with output.open("w") as file:
-                command = [*before, sys.executable, str(worker), *case.split()]
-                ranks.append(subprocess.Popen(command, env={**common, **own}, stdout=file, stderr=file))
+                variables = {**common, **own}
+                program = [*before, sys.executable] if before else [python(variables)]
+                command = [*program, str(worker), *case.split()]
+                ranks.append(subprocess.Popen(command, env=variables, stdout=file, stderr=file))
         until = time.monotonic() + limit
         for one in ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
