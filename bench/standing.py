@@ -119,13 +119,15 @@ def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Runs the benchmark as often as is needed to compare this library with others for all `lines`.
+    """Runs the benchmark until this library has been compared with other libraries for each of `lines`.
 
-    Each of `lines` is a collective with its targets, the largest accepted ratios of this library's time to another
-    library's. `run(plan, ranks)` runs the benchmark once, and returns its JSON document, or None if it failed. All
-    processes are started `launches` times, each time for `rounds` rounds of measurement. `budget` is the time for
-    everything, in seconds. `pythons` has the Python interpreter for each other library, by name. `say` is called with
-    messages for the user. If `renew`, ranks write their input again before each call.
+    Each of `lines` has a collective and its targets. A target is the largest accepted ratio: this library's time,
+    divided by another library's time.
+
+    `run(plan, ranks)` runs the benchmark once, and returns its JSON document, or None if it failed. All processes are
+    started `launches` times, each time for `rounds` rounds of measurement. `budget` is the time for everything, in
+    seconds. `pythons` has the Python interpreter for each other library, by name. `say` is called with messages for the
+    user. If `renew`, ranks write their input again before each call.
     """
 
     lines: tuple[Line, ...]

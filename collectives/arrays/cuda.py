@@ -89,7 +89,10 @@ def fresh(like: CudaArray, shape: tuple[int, ...], stream: int) -> CudaArray:
 
 
 def new(library: str, shape: tuple[int, ...], dtype: Dtype, device: int, stream: int) -> CudaArray:
-    """Returns a new array of the library with the name `library`; `stream` writes it. Imports the library."""
+    """Returns a new array of the library with the name `library`, which it imports.
+
+    The array is not initialised. Work in `stream` is to write it.
+    """
     import_module("numba.cuda" if library == "numba" else library)
     own: Any = torch.kind_of(dtype) if library == "torch" else dtype
     return _new(library, shape, own, device, stream)
