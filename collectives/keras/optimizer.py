@@ -62,8 +62,9 @@ def DistributedOptimizer(
         raise ValueError(f"backward_passes_per_step must be a number from 1 up, not {backward_passes_per_step!r}")
     options = backends.Options(op, compression, bucket_bytes, sparse_as_dense, error_feedback, missing, timeout, name)
     group, backend = default(comm), backends.current()
-    accumulate = backend.accumulate(backward_passes_per_step) if backward_passes_per_step > 1 else None
-    hook = Hook(group, backend.exchange(group, options), backward_passes_per_step)
+    passes = backward_passes_per_step
+    accumulate = backend.accumulate(passes, sparse_as_dense) if passes > 1 else None
+    hook = Hook(group, backend.exchange(group, options), passes)
     guard.install()
     attach(plain, hook)
     # Only the object's class changes, so its slots, schedules and exclusions from weight decay stay.

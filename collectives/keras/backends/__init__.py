@@ -57,9 +57,10 @@ class Backend(Protocol):
         Without this context manager, a framework may raise errors of its own types if the training step is compiled.
         """
 
-    def accumulate(self, every: int) -> Accumulate:
+    def accumulate(self, every: int, sparse_as_dense: bool) -> Accumulate:
         """Returns a function that accumulates the gradients of `every` backward passes.
 
+        If `sparse_as_dense`, sparse gradients are made dense before they are added up; else they raise ValueError.
         Raises NotImplementedError, whose text names an alternative, if the backend cannot do that.
         """
 

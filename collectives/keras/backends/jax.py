@@ -42,7 +42,7 @@ def typed_errors(found: Exchange) -> Iterator[None]:
         raise caught_as(found.error, jax.errors.JaxRuntimeError) from error
 
 
-def accumulate(every: int) -> Accumulate:
+def accumulate(every: int, sparse_as_dense: bool) -> Accumulate:
     raise NotImplementedError(
         "backward_passes_per_step has no place to keep gradients on the JAX backend, whose steps have no state of "
         "their own: give the optimizer gradient_accumulation_steps instead"

@@ -41,8 +41,8 @@ def typed_errors(found: Exchange) -> AbstractContextManager[None]:
     return _typed_errors()
 
 
-def accumulate(every: int) -> Accumulate:
-    return _Accumulate(every)
+def accumulate(every: int, sparse_as_dense: bool) -> Accumulate:
+    return _Accumulate(every, sparse_as_dense)
 
 
 def allreduce(tensor: Any, comm: Communicator) -> Any:
@@ -63,13 +63,14 @@ def unconverted(function: F) -> F:
 
 
 class _Accumulate:
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, sparse_as_dense: bool) -> None:
         self._every: Final = every
+        self._sparse_as_dense: Final = sparse_as_dense
         self._count: Any = None
         self._sums: dict[int, Any] = {}
 
     def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None:
-        there = {i: _dense(i, g) for i, g in enumerate(gradients) if g is not None}
+        there = {i: self._dense(i, g) for i, g in enumerate(gradients) if g is not None}
         with tf.init_scope():
             if self._count is None:
                 self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -89,13 +90,14 @@ class _Accumulate:
 
         tf.cond(self._count % self._every == 0, whole, _nothing)
 
-
-def _dense(place: int, gradient: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        raise ValueError(
-            f"gradient {place} is sparse, and backward_passes_per_step adds gradients up: give sparse_as_dense=True"
-        )
-    return gradient
+    def _dense(self, place: int, gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if not self._sparse_as_dense:
+            raise ValueError(
+                f"gradient {place} is sparse, and backward_passes_per_step adds gradients up: give sparse_as_dense=True"
+            )
+        return tf.convert_to_tensor(gradient)
 
 
 def _nothing() -> None: ...

@@ -36,7 +36,7 @@ def typed_errors(found: Exchange) -> AbstractContextManager[None]:
     return nullcontext()  # errors of eager steps have their own types already
 
 
-def accumulate(every: int) -> Accumulate:
+def accumulate(every: int, sparse_as_dense: bool) -> Accumulate:
     return _Accumulate(every)
 
 

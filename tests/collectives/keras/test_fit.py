@@ -47,6 +47,11 @@ def test_embeddings_stay_sparse_and_unused_variables_have_no_gradient(results: R
     assert away < 1e-5
 
 
+def test_sparse_gradients_of_several_passes_are_added_up_as_dense_ones(results: Results) -> None:
+    _, away = same(results["embedding_passes"])
+    assert away < 1e-5
+
+
 def test_none_on_one_rank_alone(results: Results) -> None:
     for rank, ((error, before), (nothing, after)) in enumerate(results["missing_on_one_rank"]):
         assert error["error"] == "DesyncError"

@@ -142,6 +142,25 @@ def embedding(comm: Comm) -> Any:
     return worker.state(model), seen, worker.apart(model, worker.of_rank_0(comm, single))
 
 
+def embedding_passes(comm: Comm) -> Any:
+    """Sparse gradients of two passes added up as dense ones, and one process that takes all batches at once."""
+    warnings.simplefilter("ignore")  # Keras warns of the unused variable
+    keras.utils.set_random_seed(100)
+    model = Words()
+    model.build((None, 5))
+    optimizer = hooks.DistributedOptimizer(SGD(0.1), backward_passes_per_step=2, sparse_as_dense=True)
+    model.compile(optimizer, loss="mse")
+    model.fit(*_words(comm.rank), batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=[start()])
+    keras.utils.set_random_seed(100)
+    single = Words()
+    single.build((None, 5))
+    if comm.rank == 0:
+        single.compile(SGD(0.1), loss="mse")
+        whole = [np.concatenate([_words(rank)[part] for rank in range(comm.size)]) for part in (0, 1)]
+        single.fit(*whole, batch_size=16 * comm.size, epochs=3, shuffle=False, verbose=0)
+    return worker.state(model), worker.apart(model, worker.of_rank_0(comm, single))
+
+
 def missing_on_one_rank(comm: Comm) -> Any:
     warnings.simplefilter("ignore")
     found = []
@@ -380,6 +399,7 @@ SCENARIOS = (
     custom_loop,
     unknown_length,
     embedding,
+    embedding_passes,
     missing_on_one_rank,
     mixed_precision,
     wrong_nesting,
