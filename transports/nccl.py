@@ -29,6 +29,11 @@ class Found(NamedTuple):
     problem: str = ""
 
 
+def version_text(code: int) -> str:
+    """The number by which NCCL names its version, as text: "2.28.9" for 22809."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+
+
 def find(env: Mapping[str, str] = os.environ) -> Found:
     """The libnccl for this process. Never raises."""
     wanted = env.get(VARIABLE, "")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from collectives.bench.cases import Case
 from collectives.bench.peers import here
 from collectives.bench.peers.here import commands
-from collectives.bench.peers.on_device import DeviceTask, Stream, environment, publish, read
+from collectives.bench.peers.on_device import DeviceTask, Stream, await_file, environment, publish, read, write
 
 __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 
@@ -34,14 +34,15 @@ class Member:
         from cupy.cuda import nccl
         from cupyx.distributed import init_process_group
 
+        from collectives.transports.nccl import version_text
+
         self.rank: Final = rank
         self._stream: Final = Stream(rank)
         file = folder / "port"
         if rank == 0:
             publish(file, str(_free_port()).encode())
-        self._group: Final = init_process_group(ranks, rank, host="127.0.0.1", port=int(read(file)))
-        code = nccl.get_version()
-        self.versions: Final = {"NCCL": f"{code // 10000}.{code // 100 % 100}.{code % 100}"}
+        self._group: Final = init_process_group(ranks, rank, host="127.0.0.1", port=int(await_file(file)))
+        self.versions: Final = {"NCCL": version_text(nccl.get_version())}
         self.barrier: Final = self._group.barrier
 
     def task(self, case: Case) -> DeviceTask:
@@ -72,7 +73,7 @@ class Member:
                 call = lambda: group.scatter(inp, out, root)  # noqa: E731
             case other:
                 raise NotImplementedError(f"cupyx.distributed has no {other}")
-        return DeviceTask(case, self.rank, call, self._stream.settle, inp, out, _write, _read)
+        return DeviceTask(case, self.rank, call, self._stream.settle, inp, out, write, read)
 
     def close(self) -> None:
         self._group.stop()
@@ -89,11 +90,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _write(array: Any, values: Any) -> None:
-    array.set(values.reshape(array.shape))
-
-
-def _read(array: Any) -> Any:
-    return array.get()

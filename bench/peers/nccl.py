@@ -14,7 +14,7 @@ from typing import Any, Final
 from collectives.bench.cases import Case
 from collectives.bench.peers import here
 from collectives.bench.peers.here import commands
-from collectives.bench.peers.on_device import DeviceTask, Stream, environment, publish, read
+from collectives.bench.peers.on_device import DeviceTask, Stream, await_file, environment, publish, read, write
 
 __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 
@@ -48,20 +48,21 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 class Member:
     def __init__(self, path: str, folder: Path, ranks: int, rank: int) -> None:
+        from collectives.transports.nccl import version_text
+
         self.rank: Final = rank
         self._stream: Final = Stream(rank)
         ready = self._stream.empty((1,), "float32")  # the device's context exists before NCCL looks for it
         self._nccl: Final = ctypes.CDLL(path)
         version = ctypes.c_int()
         self._do("ncclGetVersion", ctypes.byref(version))
-        code = version.value
-        self.versions: Final = {"NCCL": f"{code // 10000}.{code // 100 % 100}.{code % 100}"}
+        self.versions: Final = {"NCCL": version_text(version.value)}
         unique, file = _UniqueId(), folder / "nccl"
         if rank == 0:
             self._do("ncclGetUniqueId", ctypes.byref(unique))
             publish(file, bytes(unique))
         else:
-            unique = _UniqueId.from_buffer_copy(read(file))
+            unique = _UniqueId.from_buffer_copy(await_file(file))
         self._comm: Final = ctypes.c_void_p()
         self._do("ncclCommInitRank", ctypes.byref(self._comm), ranks, unique, rank)
         self._barrier: Final = self._call("ncclAllReduce", ready, ready, 1, 7, 0)
@@ -102,7 +103,7 @@ class Member:
                 made = self._call("ncclScatter", inp, out, case.count, kind, root)
             case other:
                 raise NotImplementedError(f"NCCL has no {other}")
-        return DeviceTask(case, self.rank, made, self._stream.settle, inp, out, _write, _read)
+        return DeviceTask(case, self.rank, made, self._stream.settle, inp, out, write, read)
 
     def close(self) -> None:
         self._do("ncclCommDestroy", self._comm)
@@ -110,10 +111,12 @@ class Member:
 
     def _call(self, name: str, x: Any, y: Any, count: int, *more: Any) -> Callable[[], None]:
         """A function that calls NCCL's function `name`, whose arguments are converted once, here."""
+        from collectives.bench.device import address
+
         function = getattr(self._nccl, name, None)
         if function is None:
             raise NotImplementedError(f"NCCL {self.versions['NCCL']} has no {name}")
-        addresses = (ctypes.c_void_p(_address(x)), ctypes.c_void_p(_address(y)))
+        addresses = (ctypes.c_void_p(address(x)), ctypes.c_void_p(address(y)))
         arguments = (*addresses, ctypes.c_size_t(count), *map(ctypes.c_int, more), self._comm)
         stream, failed = ctypes.c_void_p(self._stream.handle), self._failed
 
@@ -131,15 +134,3 @@ class Member:
         said = self._nccl.ncclGetLastError
         said.restype = ctypes.c_char_p
         raise RuntimeError(f"{name} returned {code}: {(said(None) or b'').decode(errors='replace')}")
-
-
-def _address(array: Any) -> int:
-    return int(array.__cuda_array_interface__["data"][0])
-
-
-def _write(array: Any, values: Any) -> None:
-    array.set(values)
-
-
-def _read(array: Any) -> Any:
-    return array.get()

@@ -30,13 +30,13 @@ def environment(folder: str) -> dict[str, str]:
 
 
 def publish(file: Path, content: bytes) -> None:
-    """Write `file` so that `read` never sees a part of it."""
+    """Write `file` so that `await_file` never sees a part of it."""
     unfinished = file.with_suffix(".part")
     unfinished.write_bytes(content)
     unfinished.replace(file)
 
 
-def read(file: Path) -> bytes:
+def await_file(file: Path) -> bytes:
     """Wait until another rank has written `file`; return the content. Raises: TimeoutError after `JOIN` seconds."""
     deadline = time.monotonic() + JOIN
     while time.monotonic() < deadline:
@@ -50,34 +50,42 @@ class Stream:
     """The CUDA stream for all work of a rank on its device. The object also allocates CuPy arrays on the device."""
 
     def __init__(self, rank: int) -> None:
-        """Raises: ImportError without CuPy."""
-        import cupy
-
-        from collectives.native import _engine
+        """Raises: TransportUnavailable without a device or CuPy."""
+        from collectives.bench.device import using
 
         self._inside: Final = contextlib.ExitStack()
-        self._inside.enter_context(cupy.cuda.Device(rank % max(1, len(_engine.cuda_devices()))))
-        self._stream: Final = self._inside.enter_context(cupy.cuda.Stream(non_blocking=True))
-        self._cupy: Final = cupy
+        self._device: Final = self._inside.enter_context(using(rank))
 
     @property
     def handle(self) -> int:
-        return int(self._stream.ptr)
+        return int(self._device.stream.ptr)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Return an uninitialised array. Raises: NotImplementedError if CuPy does not have the dtype."""
         from collectives.arrays.array import dtype_of
 
         try:
-            return self._cupy.empty(shape, dtype_of(dtype))
+            return self._device.empty(shape, dtype_of(dtype))
         except (TypeError, ValueError) as error:
             raise NotImplementedError(f"CuPy has no {dtype}: {error}") from error
 
     def settle(self) -> None:
-        self._stream.synchronize()
+        self._device.settle()
 
     def close(self) -> None:
         self._inside.close()
+
+
+def write(array: Any, values: np.ndarray[Any, Any]) -> None:
+    """Overwrite an array of CuPy with `values`, which has as many elements."""
+    array.set(values.reshape(array.shape))
+
+
+def read(array: Any) -> np.ndarray[Any, Any]:
+    """Return a copy of an array of CuPy in host memory."""
+    from collectives.bench.device import host_copy
+
+    return host_copy(array)
 
 
 class DeviceTask:

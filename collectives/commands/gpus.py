@@ -68,9 +68,7 @@ def _nccl(env: Mapping[str, str], devices: int, facts: dict[str, Any], problems:
     if not problem:
         try:
             library = _engine.load_nccl(found.path)
-            code = library.version
-            release = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
-            facts["NCCL"] = f"{release}, {library.path} ({found.origin})"
+            facts["NCCL"] = f"{nccl.version_text(library.version)}, {library.path} ({found.origin})"
             facts["NCCL has"] = ", ".join(library.features) or "what all versions have"
             return
         except CollectiveError as error:

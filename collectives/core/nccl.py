@@ -209,8 +209,8 @@ def _against(everyone: Sequence[Member], hosts: Sequence[str]) -> str:
     for rank, one in enumerate(everyone):
         if one.version != first.version:
             return (
-                f"rank 0 on {hosts[0]} has NCCL {_version(first.version)} and rank {rank} on {hosts[rank]} has "
-                f"{_version(one.version)}: install the same version everywhere"
+                f"rank 0 on {hosts[0]} has NCCL {nccl.version_text(first.version)} and rank {rank} on {hosts[rank]} "
+                f"has {nccl.version_text(one.version)}: install the same version everywhere"
             )
     for rank, one in enumerate(everyone):
         if one.settings != first.settings:
@@ -227,7 +227,3 @@ def _against(everyone: Sequence[Member], hosts: Sequence[str]) -> str:
                 "(CUDA_VISIBLE_DEVICES, or the local rank's device)"
             )
     return ""
-
-
-def _version(code: int) -> str:
-    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
