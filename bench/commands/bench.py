@@ -14,6 +14,7 @@ from collectives.bench.commands import measure
 
 OTHERS: Final = {
     "standing": "This machine's figures beside the best MPI's and Gloo's, and targets.",
+    "cores": "Allreduce beside MPI where every rank has a core of its own, and slow launches.",
     "hooks": "Gradients through TensorFlow and PyTorch, beside what they have of their own.",
     "overlap": "How much of an exchange of gradients hides behind backpropagation.",
     "compare": "Find what has become slower between two results (--json).",

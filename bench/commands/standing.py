@@ -5,8 +5,6 @@ Invariant: nothing is measured before all other systems (MPI libraries, Gloo) ha
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,10 +23,9 @@ from collectives.bench.document import FORMAT, VERSION, write
 from collectives.bench.exits import FAILED, REFUTED
 from collectives.bench.hosts import busy
 from collectives.bench.peers.environment import CannotInstall, python_for
-from collectives.bench.plan import Plan
 from collectives.bench.report import ABSENT, Screen
+from collectives.bench.runs import Runs, cores
 from collectives.bench.standing import FAIL, PASS, Cell, Session, cells
-from collectives.bench.start import start
 from collectives.commands.child import StartError
 
 BUDGET: Final = 600.0
@@ -121,34 +118,6 @@ def command(
     sys.exit(FAILED if failed else REFUTED if runs.wrong or (strict and missed) else 0)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-class Runs:
-    """Runs the benchmark in new processes, one run after the other.
-
-    It reads the results from the JSON file that each run writes.
-    """
-
-    def __init__(self, quiet: Screen, folder: Path, addresses: str) -> None:
-        self._screen: Final = quiet
-        self._addresses: Final = addresses
-        self._file: Final = folder / "run.json"
-        self.wrong = False
-
-    def measure(self, plan: Plan, ranks: int) -> dict[str, Any] | None:
-        self._file.unlink(missing_ok=True)
-        bind = ranks <= _cores()  # the MPI libraries bind ranks by default, too
-        chosen = replace(plan, json=str(self._file), addresses=self._addresses)
-        code = start(chosen, self._screen, ranks, "", bind)
-        self.wrong |= code == 1
-        if not self._file.exists():
-            return None
-        document: dict[str, Any] = json.loads(self._file.read_text())
-        return document if document["complete"] else None
-
-
 def _print(rows: Sequence[Sequence[Cell]], documents: Sequence[dict[str, Any]], here: Screen) -> None:
     console = here.console()
 
@@ -157,7 +126,7 @@ def _print(rows: Sequence[Sequence[Cell]], documents: Sequence[dict[str, Any]], 
 
     for document in documents[:1]:
         facts = document["group"]["ranks"][0]
-        show(f"# pycollectives {facts['pycollectives']}, {facts['processor']}, {_cores()} cores", "dim")
+        show(f"# pycollectives {facts['pycollectives']}, {facts['processor']}, {cores()} cores", "dim")
     peers = {name: versions for document in documents for name, versions in document["peers"].items()}
     for name, versions in peers.items():
         show(f"# {name}: {', '.join(f'{package} {version}' for package, version in versions.items())}", "dim")

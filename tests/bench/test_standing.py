@@ -159,7 +159,7 @@ def test_nothing_more_is_measured_after_a_signal(tmp_path: Path, number: signal.
 from pathlib import Path
 from collectives.bench.plan import Plan
 from collectives.bench.report import Screen
-from collectives.bench.commands.standing import Runs
+from collectives.bench.runs import Runs
 runs = Runs(Screen(table=False), Path({str(tmp_path)!r}), "auto")
 runs.measure(Plan(("allreduce",), (8,), budget=60.0), 2)
 print("went on")
