@@ -7,16 +7,15 @@ simulated exactly once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from collectives.simulation.families import Family
 from collectives.simulation.network import Network
-from collectives.simulation.outline import SEND, Family
-from collectives.simulation.relations import Ranks
-
-Array = npt.NDArray[Any]
+from collectives.simulation.relations import Array, Ranks
+from collectives.simulation.sequences import columns, spread, starts, turns
+from collectives.simulation.steps import SEND
 
 
 class Played(NamedTuple):
@@ -41,35 +40,29 @@ class Everyone:
         self.size = size = ranks.size
         lengths = np.zeros(size, np.int64)
         for family in found:
-            lengths[family.members] = len(family.outline.shapes)
-        starts = np.cumsum(lengths) - lengths  # consecutive numbers for the steps of each rank
+            lengths[family.members] = len(family.outline.forms)
+        first = np.cumsum(lengths) - lengths  # consecutive numbers for the steps of each rank
         count = int(lengths.sum())
         self.rank = (np.repeat(np.arange(size), lengths) + root) % size
-        self._step = np.arange(count) - np.repeat(starts, lengths)
+        self._step = np.arange(count) - np.repeat(first, lengths)
         self.kind = np.zeros(count, np.int8)
         self.blocks, self.operands = np.zeros((2, count), np.int64)
-        edges: list[tuple[Array, Array, Array]] = []
-        ends: list[tuple[Array, Array, Array, Array, Array]] = []
+        edges: list[tuple[Array, ...]] = []
+        ends: list[tuple[Array, ...]] = []
         for family in found:
-            members = np.array(family.members)
-            mine = starts[members]
-            peer = 0
-            for task, (shape, waits) in enumerate(zip(family.outline.shapes, family.outline.waits, strict=True)):
-                self.kind[mine + task] = shape.kind
-                self.blocks[mine + task] = shape.blocks
-                self.operands[mine + task] = shape.operands
-                for other, progress in waits:
-                    edges.append((mine + other, mine + task, np.full(members.size, progress)))
-                for turn in range(shape.peers):
-                    others = ranks.peers(int(family.relations[peer]), int(family.constants[peer]), members)
-                    sends = np.full(members.size, shape.kind == SEND)
-                    ends.append((mine + task, members, others, np.full(members.size, turn), sends))
-                    peer += 1
-        self._match(_columns(ends, 5))
-        source, target, shares = _columns(edges, 3)
+            members, forms, waits = np.array(family.members), family.outline.forms, family.outline.waits
+            mine = np.arange(len(forms))[:, None] + first[members]
+            self.kind[mine], self.blocks[mine], self.operands[mine] = (forms[:, part, None] for part in (0, 2, 3))
+            edges.append((mine[waits.other], mine[waits.task], np.repeat(waits.progress, members.size)))
+            task, turn = turns(forms[:, 1])
+            others = ranks.every_peer(family.relations, family.constants, members)
+            sends = np.repeat(forms[task, 0] == SEND, members.size)
+            ends.append((mine[task], np.tile(members, task.size), others, np.repeat(turn, members.size), sends))
+        self._match(columns([[part.ravel() for part in row] for row in ends], 5))
+        source, target, shares = columns([[part.ravel() for part in row] for row in edges], 3)
         order = np.argsort(source, kind="stable")
         self._after, self._progress = target[order], shares[order]
-        self._first_after = _starts(source[order], count)
+        self._first_after = starts(source[order], count)
         self._missing = np.bincount(target, minlength=count) + np.bincount(self._taker, minlength=count)
 
     @property
@@ -95,7 +88,7 @@ class Everyone:
         order = np.argsort(sender * (int(turn.max(initial=0)) + 1) + turn)
         self._sender, self._turn, self._taker = sender[order], turn[order], taker[order]
         self._order = self._step[self._sender] * (int(self._turn.max(initial=0)) + 1) + self._turn
-        self._first_message = _starts(self._sender, self.rank.size)
+        self._first_message = starts(self._sender, self.rank.size)
 
     def play(self, network: Network, unit: float) -> Played:
         """Simulates the steps of all ranks on `network`; returns the seconds and the number of rounds of messages.
@@ -124,7 +117,7 @@ class Everyone:
             touched = []
             if now.size:
                 rounds += 1
-                task, messages = _spread(self._first_message, now)
+                task, messages = spread(self._first_message, now)
                 taker = self._taker[messages]
                 targets, turn, order = self.rank[taker], self._turn[messages], self._order[messages]
                 sends = network.sends(self.rank[now], nbytes[now], task, targets, turn, order)
@@ -132,7 +125,7 @@ class Everyone:
                 np.maximum.at(ready, taker, begun)
                 np.maximum.at(whole, taker, ended)
                 touched.append(taker)
-            task, edges = _spread(self._first_after, frontier)
+            task, edges = spread(self._first_after, frontier)
             after, progress, task = self._after[edges], self._progress[edges], frontier[task]
             at = first[task] + progress * (last[task] - first[task])
             np.maximum.at(ready, after, np.where(progress < 0, 0.0, at))
@@ -145,26 +138,3 @@ class Everyone:
         if done < count:
             raise MismatchError("steps wait for each other")
         return Played(float(last.max(initial=0.0)), rounds)
-
-
-def _columns(rows: Sequence[tuple[Array, ...]], count: int) -> list[Array]:
-    return [np.concatenate(column) for column in zip(*rows, strict=True)] or [np.zeros(0, np.int64)] * count
-
-
-def _starts(values: Array, count: int) -> Array:
-    """Where the entries of each number from 0 to `count` - 1 begin in the sorted array `values`.
-
-    The last item of the result, after those of the numbers, is the length of `values`.
-    """
-    return np.append(0, np.cumsum(np.bincount(values, minlength=count)))
-
-
-def _spread(starts: Array, chosen: Array) -> tuple[Array, Array]:
-    """The positions of all entries of the numbers `chosen` in a sorted array; `starts` is its result of `_starts`.
-
-    Returns two arrays with an item for each entry: the index of its number in `chosen`, and the entry's position.
-    """
-    lengths = starts[chosen + 1] - starts[chosen]
-    owner = np.repeat(np.arange(chosen.size), lengths)
-    begin = np.repeat(starts[chosen] - np.cumsum(lengths) + lengths, lengths)
-    return owner, begin + np.arange(owner.size)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.simulation.cost import Costs
-from collectives.simulation.outline import RECV, REDUCE
+from collectives.simulation.steps import RECV, REDUCE
 from collectives.simulation.topology import Topology
 
 Array = npt.NDArray[Any]

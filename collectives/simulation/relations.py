@@ -52,6 +52,14 @@ class Ranks(NamedTuple):
             return found
         return np.zeros_like(ranks) + constants
 
+    def every_peer(self, relations: Array, constants: Array, ranks: Array) -> Array:
+        """The peers of `ranks` by each of several formulas: a row for each of `relations` with its constant."""
+        found = np.empty((relations.size, ranks.size), np.int64)
+        for relation in np.unique(relations).tolist():
+            rows = np.flatnonzero(relations == relation)
+            found[rows] = self.peers(relation, constants[rows, None], ranks)
+        return found
+
     def constants(self, relation: int, rank: int, peers: Array) -> Array:
         """The constants for which the formula `relation`, such as SHIFT, gives `peers` as the peers of `rank`."""
         if relation == SHIFT:
@@ -66,8 +74,8 @@ class Ranks(NamedTuple):
             return found
         return peers
 
-    def back(self, relation: int, constant: int) -> int:
-        """The constant that leads from the peer back to the rank, if `constant` leads from the rank to the peer.
+    def back(self, relation: int, constant: Array) -> Array:
+        """The constants that lead from the peers back to the rank, if `constant` leads from the rank to the peers.
 
         `relation` is SHIFT, XOR or HOSTS.
         """
@@ -75,5 +83,7 @@ class Ranks(NamedTuple):
             return constant
         if relation == HOSTS:
             per = self.per_host
-            return -(constant // per) % self.hosts * per + -constant % per
-        return -constant % self.size
+            found: Array = -(constant // per) % self.hosts * per + -constant % per
+            return found
+        other: Array = -constant % self.size
+        return other

@@ -5,7 +5,7 @@ in a later round than all steps that it waits for, and the steps of one round ar
 ready.
 
 There are two simulations over the same network. Module `everyone` simulates all ranks. Module `lanes` simulates only
-some ranks of a group in which all ranks have the same schedule. Module `outline` finds such groups by comparing
+some ranks of a group in which all ranks have the same schedule. Module `families` finds such groups by comparing
 schedules, not by the algorithm's name.
 """
 
@@ -24,9 +24,10 @@ from collectives.schedule.group import Group
 from collectives.schedule.layout import even
 from collectives.simulation.cost import Costs
 from collectives.simulation.everyone import Everyone, MismatchError
+from collectives.simulation.families import families, singles
 from collectives.simulation.lanes import Lanes
 from collectives.simulation.network import Network
-from collectives.simulation.outline import Outline, families, singles
+from collectives.simulation.outline import Outline
 from collectives.simulation.relations import HOSTS, SHIFT, XOR, Ranks
 from collectives.simulation.shared_memory import Shortcuts
 from collectives.simulation.topology import Topology
@@ -171,7 +172,8 @@ def _prepare(
         repeats = size % period == 0 and (relation != XOR or period & (period - 1) == 0)
         if relation == XOR or _uniform(algorithm, ranks.per_host):
             lanes = Lanes(found[0], ranks, period if repeats else size)
-            if lanes.largest > _MOST_MESSAGES or len(lanes.shapes) * lanes.lanes > _MOST_TIMES:
+            tasks, largest = len(lanes.arranged.forms), lanes.arranged.largest
+            if largest * lanes.lanes > _MOST_MESSAGES or tasks * lanes.lanes > _MOST_TIMES:
                 raise TooLargeError(f"too large: {messages} messages, {lanes.lanes} ranks that differ in place")
             return _Group(lanes, shortcuts)
     touched = sum(int(family.outline.forms[:, 2].sum()) for family in found)
