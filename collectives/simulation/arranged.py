@@ -6,6 +6,7 @@ Nothing here depends on costs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,18 +35,30 @@ class Repetitions(NamedTuple):
 
 
 class Links(NamedTuple):
-    """What connects tasks of different rounds, round by round, and for each round sorted by the other round.
+    """What connects tasks of different rounds: waits or messages, an item for each in the order of rounds.
 
-    For messages, an item for each message: its position `row` among the messages of its round, and the round `other`
-    and place `there` of the task that receives it. For waits, an item for each: the place `row` of the task that
-    waits, and the round `other` and place `there` of the task for which it waits. `begins`: where the items of each
-    round begin.
+    For messages, `source` is the position among the messages of the round; `other` is the round of the task that
+    receives the message, and `place` this task's place in its round. For waits, `place` is that of the task that waits;
+    `other` is the round of the task for which it waits, and `source` the other task's place in its round.
+
+    Links of one round with the same `other` are a group. `groups`: the first group of each round. `bounds`: where each
+    group begins. `plain`: of each group, whether `place` increases from item to item. One more item follows the last of
+    `groups` and `bounds`.
     """
 
-    begins: Array
-    row: Array
+    round: Array
     other: Array
-    there: Array
+    source: Array
+    place: Array
+    groups: list[int]
+    bounds: list[int]
+    plain: list[bool]
+
+    def of(self, number: int) -> Iterator[tuple[int, slice, bool]]:
+        """The groups of round `number`: their other round, their items, and whether they are plain."""
+        for group in range(self.groups[number], self.groups[number + 1]):
+            items = slice(self.bounds[group], self.bounds[group + 1])
+            yield int(self.other[items.start]), items, self.plain[group]
 
 
 class Ends(NamedTuple):
@@ -87,14 +100,14 @@ class Arranged:
         now = np.empty(order.size, np.int64)  # where each task is in this order
         now[order] = np.arange(order.size)
         self.ends = self._ends(now[owner], turn, family.constants)
-        self.waits, self.progress = self._links(
-            now[waits.task], self._place[now[waits.task]], now[waits.other], waits.progress
-        )
-        row = np.empty(owner.size, np.int64)
-        sends = sender[np.lexsort((turn[sender], now[owner[sender]]))]
-        first = starts(self._round[now[owner[sends]]], self.count)
-        row[sends] = np.arange(sends.size) - first[self._round[now[owner[sends]]]]
-        self.messages, _ = self._links(now[owner[sender]], row[sender], now[owner[taker]], np.zeros(sender.size))
+        task, other = now[waits.task], now[waits.other]
+        order = np.lexsort((self._place[task], other, self._round[task]))
+        task, other, self.progress = task[order], other[order], waits.progress[order]
+        self.waits = self._links(task, self._round[other], self._place[other], self._place[task])
+        position, task, other = self._positions(now[owner], turn, sender), now[owner[sender]], now[owner[taker]]
+        order = np.lexsort((position, other, self._round[task]))
+        task, other, position = task[order], other[order], position[order]
+        self.messages = self._links(task, self._round[other], position, self._place[other])
         self.looks = self._signatures()
         self.repetitions = self._repetitions()
 
@@ -138,27 +151,36 @@ class Arranged:
         task = task[order]
         return Ends(starts(self._round[task], self.count), self._place[task], turn[order], constants[order])
 
-    def _links(self, task: Array, row: Array, other: Array, extra: Array) -> tuple[Links, Array]:
-        """Links from tasks to the tasks `other`; also returns `extra` in the order of the links."""
-        order = np.lexsort((row, other, self._round[task]))
-        number, other = self._round[task[order]], other[order]
-        begins = starts(number, self.count)
-        return Links(begins, row[order], self._round[other], self._place[other]), extra[order]
+    def _positions(self, task: Array, turn: Array, sender: Array) -> Array:
+        """The position of each message among those of its round. `sender`: the item of its send in the other arrays."""
+        order = np.lexsort((turn[sender], task[sender]))
+        number = self._round[task[sender[order]]]
+        found = np.empty(sender.size, np.int64)
+        found[order] = np.arange(sender.size) - starts(number, self.count)[number]
+        return found
+
+    def _links(self, task: Array, other: Array, source: Array, place: Array) -> Links:
+        """Links of tasks, in the order of rounds, then of the other rounds."""
+        number = self._round[task]
+        new = (np.diff(number, prepend=-1) != 0) | (np.diff(other, prepend=-1) != 0)
+        bounds = np.flatnonzero(new)
+        plain = np.logical_and.reduceat(new | (np.diff(place, prepend=-1) > 0), bounds) if bounds.size else new
+        groups = starts(number[bounds], self.count).tolist()
+        return Links(number, other, source, place, groups, [*bounds.tolist(), task.size], plain.tolist())
 
     def _signatures(self) -> Array:
         parts = [folded(numbered(*self.forms.T), np.diff(self.begins))]
-        lengths = np.diff(self.ends.begins)
-        parts.append(folded(numbered(self.ends.place, self.ends.turn, self.ends.constant), lengths))
-        lengths = np.diff(self.messages.begins)
-        away = self.messages.other - np.repeat(np.arange(self.count), lengths)
-        parts.append(folded(numbered(away, self.messages.row, self.messages.there), lengths))
-        lengths = np.diff(self.waits.begins)
-        number = np.repeat(np.arange(self.count), lengths)
-        away = number - self.waits.other
+        ends, messages, waits = self.ends, self.messages, self.waits
+        parts.append(folded(numbered(ends.place, ends.turn, ends.constant), np.diff(ends.begins)))
+        lengths = np.bincount(messages.round, minlength=self.count)
+        away = messages.other - messages.round
+        parts.append(folded(numbered(away, messages.source, messages.place), lengths))
+        lengths = np.bincount(waits.round, minlength=self.count)
+        away = waits.round - waits.other
         near = away <= NEAR  # of other waits only the number counts
-        away, there, progress = (np.where(near, part, -1) for part in (away, self.waits.there, self.progress))
-        order = np.lexsort((self.waits.row, near, number))
-        parts.append(folded(numbered(away, self.waits.row, there, progress)[order], lengths))
+        away, source, progress = (np.where(near, part, -1) for part in (away, waits.source, self.progress))
+        order = np.lexsort((waits.place, near, waits.round))
+        parts.append(folded(numbered(away, waits.place, source, progress)[order], lengths))
         return numbered(*parts)
 
     def _repetitions(self) -> Repetitions:

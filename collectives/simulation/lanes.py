@@ -16,7 +16,6 @@ rounds are skipped only when all such messages have arrived before the current r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -174,13 +173,14 @@ class _Run:
             first[there] = np.maximum(first[there], due.first)
             last[there] = np.maximum(last[there], due.last)
         waits = self._all.waits
-        for group in _groups(waits.other, waits.begins[number], waits.begins[number + 1]):
-            if (times := self._times.get(int(waits.other[group.start]))) is not None:
-                there, progress = waits.there[group], self._all.progress[group, None]
-                begun, ended = times.first[there], times.last[there]
+        for other, items, plain in waits.of(number):
+            if (times := self._times.get(other)) is not None:
+                source, place, progress = waits.source[items], waits.place[items], self._all.progress[items, None]
+                begun, ended = times.first[source], times.last[source]
                 begun = np.where(progress < 0, 0.0, begun + progress * (ended - begun))
-                _raise(first, waits.row[group], begun)
-                _raise(last, waits.row[group], ended)
+                if not plain:
+                    place, begun, ended = _latest(place, begun, ended)
+                first[place], last[place] = np.maximum(first[place], begun), np.maximum(last[place], ended)
         return _Times(first, last)
 
     def _deliver(self, number: int, lanes: Array, begun: Array, ended: Array) -> None:
@@ -189,21 +189,16 @@ class _Run:
         np.put_along_axis(starts, lanes, begun, axis=1)  # each lane sends one of a row's messages, and gets one
         np.put_along_axis(ends, lanes, ended, axis=1)
         messages = self._all.messages
-        part = slice(int(messages.begins[number]), int(messages.begins[number + 1]))
-        row, other, there = messages.row[part], messages.other[part], messages.there[part]
-        starts, ends = starts[row], ends[row]
-        if (early := other - number > NEAR).any():
-            self._early_end = max(self._early_end, float(ends[early].max()))
-        begins = np.flatnonzero((np.diff(other, prepend=-1) != 0) | (np.diff(there, prepend=-1) != 0))
-        if begins.size < other.size:  # several messages for one task
-            starts, ends = np.maximum.reduceat(starts, begins), np.maximum.reduceat(ends, begins)
-            other, there = other[begins], there[begins]
-        for group in _groups(other, 0, other.size):
-            taker, found = int(other[group.start]), _Arrivals(there[group], _Times(starts[group], ends[group]))
+        for taker, items, plain in messages.of(number):
+            source, place = messages.source[items], messages.place[items]
+            begun, ended = starts[source], ends[source]
+            if not plain:
+                place, begun, ended = _latest(place, begun, ended)
+            found, before = _Arrivals(place, _Times(begun, ended)), self._arrived.get(taker)
             if taker - number > NEAR:
                 self._early.setdefault(taker, []).append(found)
+                self._early_end = max(self._early_end, float(ended.max()))
             else:
-                before = self._arrived.get(taker)
                 self._arrived[taker] = found if before is None else _joined(before, found)
 
     def _equip(self, number: int) -> _Equipment:
@@ -276,21 +271,12 @@ class _Run:
         self.end = max(self.end, *(float(later.last.max()) for later in moved.values()))
 
 
-def _groups(numbers: Array, begin: int, end: int) -> list[slice]:
-    """The parts of `numbers[begin:end]`, a sorted array, in which all numbers are equal."""
-    if begin == end:
-        return []
-    bounds = [begin, *(np.flatnonzero(np.diff(numbers[begin:end])) + begin + 1).tolist(), end]
-    return [slice(a, b) for a, b in pairwise(bounds)]
-
-
-def _raise(times: Array, rows: Array, least: Array) -> None:
-    """Raise the rows of `times` to at least those of `least`; `rows` may name a row several times."""
-    if (np.diff(rows) <= 0).any():
-        order = np.argsort(rows, kind="stable")
-        begins = np.flatnonzero(np.diff(rows[order], prepend=-1))
-        rows, least = rows[order][begins], np.maximum.reduceat(least[order], begins)
-    times[rows] = np.maximum(times[rows], least)
+def _latest(place: Array, begun: Array, ended: Array) -> tuple[Array, Array, Array]:
+    """The places without repetitions, in ascending order, and the latest times of each."""
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    begins = np.flatnonzero(np.diff(place, prepend=-1))
+    return place[begins], np.maximum.reduceat(begun[order], begins), np.maximum.reduceat(ended[order], begins)
 
 
 def _joined(one: _Arrivals, other: _Arrivals) -> _Arrivals:
