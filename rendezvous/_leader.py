@@ -17,16 +17,16 @@ from typing import Any, NoReturn
 from collectives.native.errors import OpTimeout
 
 from . import _process
-from ._checks import MAX_VALUE
-from ._participant import Formed, Participant, session_keys, slot
-from ._records import Entry, Hello, parse_hello, ranks_text
+from ._checks import MAX_VALUE, Deadline
+from ._participant import BATCH, Formed, Participant, session_keys, slot
+from ._records import Hello, parse_hello, ranks_text
+from ._roster import Entry
 
 BEAT = 0.1  # seconds between heartbeats
 LINGER = 0.5  # seconds for which ranks that arrive late still find the reason of a failure
 AUTH_GRACE = 0.6  # seconds for the rank with the secret to replace a value without a valid HMAC
 MAX_SETTLE = 0.5
 LOOK = 0.5  # seconds between looks at the ranks that have arrived, while others are missing
-LOOKED_AT = 64  # slots that are read in one look
 
 Verdict = Mapping[str, Any]
 
@@ -48,6 +48,7 @@ class Leader:
         self._arrived: dict[int, Hello] = {}  # those seen so far, while others are missing
         self._looked = self._opened
         self._next_slot = 0
+        self._come = 0  # the ranks below this one have taken their slots
         participant.leading = notice
         participant.leaving = session_keys(participant.scope, session, participant.me.size)
 
@@ -58,13 +59,12 @@ class Leader:
         all ranks of the group raise.
         """
         participant = self._participant
-        slots = [self._key(slot(rank)) for rank in range(participant.me.size)]
         rival = participant.arrive(self._session)
         verdict: Verdict | None = None if rival is None else {"kind": "config", "text": rival}
         while verdict is None:
             hellos: list[Hello] = []
             try:
-                values = participant.wait(slots, min(BEAT, participant.deadline.left()))
+                values = self._await_slots(min(BEAT, participant.deadline.left()))
             except OpTimeout:
                 pass
             else:
@@ -85,6 +85,22 @@ class Leader:
             self._beat()
         self._fail(verdict)
         return None
+
+    def _await_slots(self, timeout: float) -> list[bytes]:
+        """Return the values of all slots. Raises OpTimeout if some are missing after `timeout` seconds.
+
+        The leader waits for one batch of slots after the other, so that it does not ask for all of them again and
+        again while ranks are missing. All values are then read at one moment, since a rank may have left again.
+        """
+        participant = self._participant
+        size = participant.me.size
+        slots = [self._key(slot(rank)) for rank in range(size)]
+        deadline = Deadline(timeout)
+        while size > BATCH and self._come < size:
+            participant.wait(slots[self._come : self._come + BATCH], deadline.left())
+            self._come += BATCH
+        self._come = 0
+        return participant.wait(slots, deadline.left())
 
     def _key(self, what: str) -> str:
         return self._participant.scope.key(self._session, what)
@@ -183,10 +199,11 @@ class Leader:
         for silent in participant.silent.values():
             silent.seconds += min(now - self._looked, 2 * LOOK)  # more: this process itself did not run
         self._looked = now
-        for _ in range(min(LOOKED_AT, participant.me.size)):
-            rank, self._next_slot = self._next_slot, (self._next_slot + 1) % participant.me.size
-            if rank not in self._arrived and (hello := participant.hello(self._session, rank)) is not None:
-                self._arrived[rank] = hello
+        unseen = [rank for rank in range(participant.me.size) if rank not in self._arrived]
+        ahead = [rank for rank in unseen if rank >= self._next_slot] or unseen
+        if ahead:
+            self._next_slot = ahead[:BATCH][-1] + 1
+            self._arrived |= {hello.rank: hello for hello in participant.arrived(self._session, ahead[:BATCH])}
         for rank, hello in list(self._arrived.items()):
             participant.silent.pop(rank, None)
             if _process.is_gone(hello.origin):

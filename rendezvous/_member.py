@@ -22,6 +22,8 @@ from ._participant import Formed, HeartbeatMonitor, Participant, Silent
 from ._records import VERSION, Hello, Notice
 
 SLICE = 0.2  # seconds between checks of the leader, at first
+WATCHERS = 64  # ranks that check the leader often
+RARELY = 0.002  # seconds between checks of the leader by another rank, for each rank of the group
 PATIENCE = 1.5  # seconds without a heartbeat after which a leader counts as dead
 CLEARING = 3.0  # seconds that the members of a formed group have to read the roster
 STARTING = 30.0  # seconds within which the ranks of one run begin to join
@@ -118,7 +120,7 @@ class Member:
         while True:
             here = time.monotonic() - came
             try:
-                [value] = participant.wait([go], min(SLICE if here < 2 else 2.5 * SLICE, participant.deadline.left()))
+                [value] = participant.wait([go], min(self._pause(here), participant.deadline.left()))
             except OpTimeout:
                 pass
             else:
@@ -152,6 +154,16 @@ class Member:
                     participant.silent[notice.rank] = Silent(notice.place, self._patience)
                 return self._take_over(found, notice)
 
+    def _pause(self, here: float) -> float:
+        """Seconds until this rank, which has waited for `here` seconds, looks at the leader's heartbeat again.
+
+        The first `WATCHERS` ranks look often. If the leader dies, they replace the notice, and the others follow. The
+        others look so rarely that the store has no more than some hundred requests per second from all of them.
+        """
+        often = SLICE if here < 2 else 2.5 * SLICE
+        me = self._participant.me
+        return often if me.rank < WATCHERS else max(often, RARELY * me.size)
+
     def _began_together(self, notice: Notice) -> bool:
         """Whether the leader is known to be of the same run: it was alive when this process already was, not long ago.
 
@@ -169,9 +181,11 @@ class Member:
             Leader(participant, notice.session, failed).announce_failure(verdict)
 
     def _announce(self, session: str, outcome: bytes) -> None:
-        """Publish the outcome, because the leader died before it did."""
+        """Publish the outcome if the leader has not done so; it may have died before."""
         participant = self._participant
         go = participant.scope.key(session, "go")
+        if participant.get(go) is not None:
+            return
         participant.set(go, outcome)
         if participant.get(participant.scope.notice) != outcome:  # another member has removed it meanwhile
             participant.delete([go])

@@ -11,15 +11,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from collectives.native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout, PeerLost, StoreError
 
 from . import _process
-from ._checks import Deadline, Unreachable
-from ._records import MAX_BEFORE, VERSION, Entry, Hello, Notice, Scope, parse_hello, parse_notice, ranks_text
+from ._checks import Deadline, Unreachable, parts
+from ._records import MAX_BEFORE, VERSION, Hello, Notice, Scope, parse_hello, parse_notice, ranks_text
+from ._roster import Entry, Roster, shared
 from .store import Store
 
 _ERRORS: Mapping[str, type[CollectiveError]] = {"config": ConfigMismatch, "auth": AuthError, "store": StoreError}
@@ -27,6 +28,7 @@ _LONGEST_TEXT = 20_000  # characters of a verdict that are shown
 _PATIENCE = 4.0  # seconds that one exchange with the store may take
 _SIGN_OFF = 2.0  # seconds for which a rank of a formed group tries to say so; others may wait for it
 _PAUSE = 0.02  # seconds before an exchange is repeated
+BATCH = 64  # slots that are read by one request
 
 T = TypeVar("T")
 
@@ -37,11 +39,11 @@ class Formed:
 
     `session` is the random name of the attempt by which the group formed. `roster` has the group's members, by rank.
     `leader` is the rank that led the attempt. `notice` is the final content of the store key under which the leader
-    published the outcome.
+    published the outcome; only the leader keeps it.
     """
 
     session: str
-    roster: tuple[Entry, ...]
+    roster: Roster
     leader: int
     notice: bytes
 
@@ -218,7 +220,7 @@ class Participant:
             "place": self.me.place,
             "origin": self.me.origin,
             "opened": _process.now(),
-            "roster": [entry.document() for entry in roster or []],
+            "roster": [] if roster is None else Roster.of(roster).data,
             "verdict": verdict or {},
             "before": [] if before is None else [[before.session, before.size], *before.before][:MAX_BEFORE],
         }
@@ -257,8 +259,22 @@ class Participant:
         self.leaving.append(key)
         return None
 
-    def arrived(self, session: str) -> list[Hello]:
-        return [hello for rank in range(self.me.size) if (hello := self.hello(session, rank)) is not None]
+    def arrived(self, session: str, ranks: Sequence[int] | None = None) -> list[Hello]:
+        """Return what `ranks`, or all ranks, have written to their store keys in order to join the attempt `session`.
+
+        Ranks that have not come, or whose values have no valid HMAC, are left out. Takes one request to the store for
+        each `BATCH` ranks if all of them have come.
+        """
+        found = []
+        for part in parts(range(self.me.size) if ranks is None else ranks, BATCH):
+            keys = [self.scope.key(session, slot(rank)) for rank in part]
+            try:
+                values: Iterable[bytes | None] = self.wait(keys, 0.0)
+            except OpTimeout:
+                values = map(self.get, keys)
+            hellos = (read_hello(self.scope, session, rank, value) for rank, value in zip(part, values, strict=True))
+            found += [hello for hello in hellos if hello is not None]
+        return found
 
     def hello(self, session: str, rank: int) -> Hello | None:
         """Return what `rank` wrote to its store key in order to join the attempt `session` to form a group.
@@ -290,9 +306,9 @@ class Participant:
             raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
         if not authentic or notice is None or notice.session != session:
             self.no_secret(notice)
-        roster = notice.roster
         self.leaving = []  # the last member, or after a failure the leader, removes all keys
-        if notice.state != "closed":
+        roster = notice.roster
+        if roster is None:
             self._sign_off(notice, value)
             self.fail(notice.verdict)
         if not self.is_member(notice):
@@ -301,7 +317,9 @@ class Participant:
                 "this one was started twice, or two jobs use one name: give them different names or run ids"
             )
         self._sign_off(notice, value)
-        return Formed(session, roster, notice.rank, value)
+        if self.scope.secret is None and not roster.check():  # no HMAC shows that a rank of this library wrote it
+            raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
+        return Formed(session, shared(roster), notice.rank, value if notice.rank == self.me.rank else b"")
 
     def is_member(self, notice: Notice) -> bool:
         """Return whether the group described by `notice` has formed and includes this process.
@@ -309,8 +327,8 @@ class Participant:
         Each call of `form` draws a random number, the nonce. The nonce shows whether a member with this rank number is
         this process or another process.
         """
-        own = notice.roster[self.me.rank : self.me.rank + 1]
-        return notice.state == "closed" and [entry.nonce for entry in own] == [self.me.nonce]
+        roster = notice.roster
+        return roster is not None and self.me.rank < len(roster) and roster.nonce(self.me.rank) == self.me.nonce
 
     def _sign_off(self, notice: Notice, value: bytes) -> None:
         """Declare that this rank no longer needs the session's keys; the last member that does so removes them."""
@@ -322,7 +340,7 @@ class Participant:
                 # The notice is removed last: if this process is killed before, the notice still names the session.
                 self.clean(notice.session, notice.size)
                 self.compare_set(self.scope.notice, value, None)
-            elif self.get(self.scope.key(notice.session, "go")) is None:
+            elif reported == 1 and self.get(self.scope.key(notice.session, "go")) is None:
                 self.delete([left])  # the keys were removed before, and `add` has made this key again
 
     def fail(self, verdict: Mapping[str, Any]) -> NoReturn:

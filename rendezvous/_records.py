@@ -1,5 +1,7 @@
 """The documents that ranks write to the store while a group forms: JSON, with an HMAC made with the job's secret.
 
+The roster in a closed notice follows the JSON as bytes, after a line feed, and the HMAC covers both.
+
 Invariant: whatever bytes a store returns, `unseal` returns a document or None, and never raises. A document is
 authentic only if its HMAC, over job, epoch, key and content, was made with this rank's secret. For a rank without a
 secret, a document is authentic only if it has no HMAC.
@@ -16,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import secret as secrets
+from ._roster import Roster
 
-VERSION = 3  # version of the protocol in group.py and of these documents
+VERSION = 4  # version of the protocol in group.py and of these documents
 MAX_SIZE = 1 << 16  # ranks
 MAX_RECORD = 4096  # bytes of JSON
 MAX_DEPTH = 16  # levels of nested lists and objects in a record
@@ -26,6 +29,8 @@ _LATEST = 1e12  # seconds since a boot
 _MAX_TEXT = 1024  # characters of a name, a place or a fingerprint
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_BYTES = "roster"  # the field of a document whose value may be bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,15 @@ class Scope:
         return f"{self.base}/{session}/{what}"
 
     def seal(self, key: str, document: Mapping[str, Any]) -> bytes:
-        body = dumps(document)
+        """Encode `document`, with an HMAC if this rank has a secret. The field "roster" may be bytes, the others JSON.
+
+        `key` is the store key to which the value will be written; the HMAC covers it.
+        """
+        attached = document.get(_BYTES)
+        if isinstance(attached, bytes):
+            body = dumps({name: value for name, value in document.items() if name != _BYTES}) + b"\n" + attached
+        else:
+            body = dumps(document)
         if self.secret is None:
             return b"\0" + body
         return b"\1" + secrets.sign(self.secret, self.base, self.epoch, key, body) + body
@@ -74,26 +87,15 @@ class Scope:
             authentic = sealed and secrets.verify(self.secret, self.base, self.epoch, key, body, tag)
         try:
             # Refuse documents that `dumps` refuses, because they could not be passed on.
-            document = json.loads(body, parse_constant=_refuse, parse_float=_finite)
+            end = body.find(b"\n")
+            document = json.loads(body if end < 0 else body[:end], parse_constant=_refuse, parse_float=_finite)
         except (ValueError, RecursionError):
             return None, authentic
-        return (document if isinstance(document, dict) else None), authentic
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One member of a group, as an entry in the list of members.
-
-    `nonce` is a random text that the rank drew when it joined. `origin` is the result of `_process.origin` in the
-    rank's process. `record` is the data that the rank passes to all other ranks.
-    """
-
-    nonce: str
-    origin: str
-    record: Mapping[str, Any]
-
-    def document(self) -> list[Any]:
-        return [self.nonce, self.origin, self.record]
+        if not isinstance(document, dict):
+            return None, authentic
+        if end >= 0:
+            document[_BYTES] = body[end + 1 :]
+        return document, authentic
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Notice:
     place: str
     origin: str
     opened: float  # when, on the clock of `_process.now` where the leader runs
-    roster: tuple[Entry, ...]  # if closed: all ranks
+    roster: Roster | None  # if closed: all ranks
     verdict: Mapping[str, Any]  # if failed: the error
     before: tuple[tuple[str, int], ...]  # names and sizes of earlier sessions whose keys may still exist
 
@@ -126,7 +128,7 @@ def parse_notice(document: dict[str, Any] | None) -> Notice | None:
             "place": str(place),
             "origin": str(origin),
             "opened": int() | float() as opened,
-            "roster": list(entries),
+            "roster": bytes() | [] as encoded,
             "verdict": dict(verdict),
             "before": list(earlier),
         } if (
@@ -136,18 +138,11 @@ def parse_notice(document: dict[str, Any] | None) -> Notice | None:
             and 0 <= opened < _LATEST
             and all(map(_is_text, (fingerprint, place, origin)))
         ):
-            roster = [entry for entry in map(_entry, entries) if entry is not None]
+            roster = Roster.parse(encoded, size) if isinstance(encoded, bytes) else None
             before = [pair for pair in map(_pair, earlier) if _SESSION.fullmatch(pair[0]) and _is_size(pair[1])]
-            if len(roster) == len(entries) and len(before) == len(earlier) <= MAX_BEFORE:
+            if (roster is not None) == (state == "closed") and len(before) == len(earlier) <= MAX_BEFORE:
                 known = version, state, session, rank, size, fingerprint, place, origin
-                return Notice(*known, float(opened), tuple(roster), verdict, tuple(before))
-    return None
-
-
-def _entry(value: Any) -> Entry | None:
-    match value:
-        case [str(nonce), str(origin), dict(record)] if _is_text(nonce) and _is_text(origin):
-            return Entry(nonce, origin, record)
+                return Notice(*known, float(opened), roster, verdict, tuple(before))
     return None
 
 
@@ -201,7 +196,12 @@ def parse_hello(document: dict[str, Any] | None) -> Hello | None:
             "place": str(place),
             "origin": str(origin),
             "record": dict(record),
-        } if 0 <= rank < size <= MAX_SIZE and all(map(_is_text, (nonce, fingerprint, place, origin))) and fits(record):
+        } if (
+            0 <= rank < size <= MAX_SIZE
+            and _NONCE.fullmatch(nonce)
+            and all(map(_is_text, (fingerprint, place, origin)))
+            and fits(record)
+        ):
             return Hello(rank, size, nonce, fingerprint, place, origin, record)
     return None
 

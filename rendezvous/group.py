@@ -93,7 +93,7 @@ import hashlib
 import json
 import numbers
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +105,7 @@ from ._checks import Deadline, check_timeout
 from ._member import Member
 from ._participant import Participant, session_keys
 from ._records import MAX_DEPTH, MAX_RECORD, MAX_SIZE, Scope, dumps, fits, parse_notice
+from ._roster import Part, Roster
 from .store import DEFAULT_TIMEOUT, Store, check_store
 
 MAX_NAME = 128  # bytes
@@ -125,12 +126,13 @@ class Membership:
     epoch: int
     rank: int
     size: int
-    records: tuple[Mapping[str, Any], ...]
+    records: Sequence[Mapping[str, Any]]
     session: str = field(repr=False)
     scope: Scope = field(repr=False, compare=False)
-    origins: tuple[str, ...] = field(default=(), repr=False, compare=False)  # the ranks' processes, see `_process`
+    roster: Roster = field(repr=False, compare=False)
+    origins: Sequence[str] = field(default=(), repr=False, compare=False)  # the ranks' processes, see `_process`
     leader: int = field(default=0, repr=False, compare=False)  # the rank that has led the session
-    notice: bytes = field(default=b"", repr=False, compare=False)  # the final content of the store key `notice`
+    notice: bytes = field(default=b"", repr=False, compare=False)  # on the leader: the final content of `notice`
 
     def has_ended(self, rank: int) -> bool:
         """Return whether the process of `rank` is known to have ended.
@@ -193,10 +195,11 @@ def form(
     check_timeout(silence, "silence")
     participant = Participant(store, scope, rank, size, fingerprint, _copy(record), timeout, settle, silence)
     formed = Member(participant).run()
-    mark = hashlib.sha256("\n".join([scope.base, formed.session, *(entry.nonce for entry in formed.roster)]).encode())
-    records = tuple(entry.record for entry in formed.roster)
-    origins = tuple(entry.origin for entry in formed.roster)
-    found = formed.session, scope, origins, formed.leader, formed.notice
+    roster = formed.roster
+    mark = hashlib.sha256(f"{scope.base}\n{formed.session}\n".encode() + roster.nonces)
+    records: Sequence[Mapping[str, Any]] = Part(roster, lambda entry: entry.record)
+    origins: Sequence[str] = Part(roster, lambda entry: entry.origin)
+    found = formed.session, scope, roster, origins, formed.leader, formed.notice
     return Membership(name, mark.digest()[:16], scope.epoch, rank, size, records, *found)
 
 

@@ -65,9 +65,11 @@ class Keeper:
         if not authentic or notice is None or notice.state != "open" or notice.session == self._membership.session:
             return
         ours = parse_notice(scope.unseal("notice", self._membership.notice)[0])
-        for rank, entry in enumerate(ours.roster if ours is not None else ()):
+        if ours is None or ours.roster is None:
+            return
+        for rank in range(ours.size):
             found = self._store.get(scope.key(notice.session, slot(rank)), _ANSWER)
             hello = read_hello(scope, notice.session, rank, found)
-            if hello is not None and hello.nonce == entry.nonce:
+            if hello is not None and hello.nonce == ours.roster.nonce(rank):
                 self._store.compare_set(scope.notice, value, self._membership.notice, _ANSWER)
                 return

@@ -21,13 +21,14 @@ replicated server.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import secrets
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -216,6 +217,8 @@ class RedisStore:
                     raise Unreachable(str(self._failed(error, deadline))) from error
                 time.sleep(min(pause, patience.left()))
                 pause = min(2 * pause, 0.3)
+            except redis.TimeoutError as error:  # the server is slow, or its process is suspended
+                raise Unreachable(str(self._failed(error, deadline, keys))) from error
             except RedisError as error:
                 raise self._failed(error, deadline, keys) from error
 
@@ -280,6 +283,7 @@ class RedisStore:
             "socket_timeout": min(PATIENCE, max(left, 1.0)),
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
+            **_UNNAMED,
         }
         make: Callable[..., Any] = redis.Connection
         if self._tls is not None:
@@ -310,6 +314,20 @@ class RedisStore:
     def _failed(self, error: BaseException, deadline: Deadline, keys: Sequence[str] = ()) -> StoreError:
         at = f" at {', '.join(map(repr, keys[:4]))}{' ...' if len(keys) > 4 else ''}" if keys else ""
         return StoreError(f"{self!r} failed{at} after {deadline.elapsed():.1f} s: {error or type(error).__name__}")
+
+
+def _unnamed() -> Mapping[str, None]:
+    """The options with which a connection does not tell the server the name and version of redis-py.
+
+    Otherwise redis-py sends two more requests for each connection. Some versions also read their own package's metadata
+    each time, which takes longer than to connect.
+    """
+    known = inspect.signature(redis.Connection.__mro__[1]).parameters
+    names = ("driver_info",) if "driver_info" in known else ("lib_name", "lib_version")
+    return {name: None for name in names if name in known}
+
+
+_UNNAMED = _unnamed()
 
 
 class _TlsConnection(redis.SSLConnection):

@@ -25,6 +25,7 @@ from ._checks import (
     GRACE,
     Deadline,
     NotANumber,
+    Unreachable,
     check_amount,
     check_key,
     check_keys,
@@ -200,9 +201,9 @@ class TcpStore:
         except (OSError, _wire.Malformed) as error:
             self._discard(connection)
             self._check_open()
-            raise self._failed(
-                "lost the server" if not isinstance(error, TimeoutError) else "no answer", error, deadline
-            ) from error
+            if isinstance(error, TimeoutError):  # the server is slow, or its process is suspended
+                raise Unreachable(str(self._failed("no answer", error, deadline))) from error
+            raise self._failed("lost the server", error, deadline) from error
         except (
             BaseException
         ):  # for example an interrupt: the answer may still come, so the connection cannot be used again

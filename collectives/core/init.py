@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from collectives.arrays.array import check_timeout
 from collectives.base import sizes
@@ -162,7 +162,6 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         opened.callback(closing)
         if launch.store is None:
             run = secrets.token_hex(16)
-            records: Sequence[Mapping[str, Any]] = [endpoints.member.to_json()]
         else:
             if launch.store == "mpi://":
                 check_world(launch.rank, launch.size, launch.variables)
@@ -187,10 +186,10 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                 silence=policy.heartbeats[1],
             )
             closing.keep()
-            run, records = closing.membership.run_id.hex(), closing.membership.records
+            run = closing.membership.run_id.hex()
         origin = Origin(run, 0, "0", policy)
         try:
-            members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
+            members = _members(closing.membership, endpoints)
             linking = partial(link, launch.rank)
             if closing.store is not None and closing.membership is not None:
                 linking = partial(linking, has_ended=closing.membership.has_ended)
@@ -223,6 +222,14 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         opened.pop_all()
         default.register(comm)
         return comm
+
+
+def _members(membership: Membership | None, endpoints: Endpoints) -> Sequence[Member]:
+    """Returns the host and addresses of each rank. Ranks that are threads of one process decode the records once."""
+    if membership is None:
+        return [decode(0, endpoints.member.to_json())]
+    found = membership
+    return found.roster.once(lambda: tuple(decode(rank, record) for rank, record in enumerate(found.records)))
 
 
 def check_segment(size: int) -> int:

@@ -17,7 +17,8 @@ import pytest
 from collectives.native.errors import OpTimeout, StoreError
 from collectives.rendezvous import _process
 from collectives.rendezvous._participant import Participant, session_keys
-from collectives.rendezvous._records import Entry, Scope, parse_hello
+from collectives.rendezvous._records import Scope, parse_hello
+from collectives.rendezvous._roster import Entry
 from collectives.rendezvous.file import FileStore
 from collectives.rendezvous.group import release
 from collectives.rendezvous.memory import MemoryStore

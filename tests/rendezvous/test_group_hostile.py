@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from collectives.native.errors import AuthError, CollectiveError
 from collectives.rendezvous._participant import Participant
 from collectives.rendezvous._records import VERSION as VERSION_OF_PROTOCOL
-from collectives.rendezvous._records import Entry, Hello, Scope, parse_hello, parse_notice
+from collectives.rendezvous._records import Hello, Scope, parse_hello, parse_notice
+from collectives.rendezvous._roster import Entry, Roster
 from collectives.rendezvous.group import Membership, form
 from collectives.rendezvous.memory import MemoryStore
 from tests.rendezvous.groups import VERSION, Rank
@@ -32,7 +33,7 @@ def test_forged_documents_are_not_believed() -> None:
     slot = scope.key(notice.session, "slot/1")
     for forge in (b"\0", b"\1" + bytes(32)):
         store.set(slot, forge + b'{"v":1}')
-    store.set(slot, thief.seal(f"{notice.session}/slot/1", Hello(1, 2, "n", VERSION, "p", "o", {}).document()))
+    store.set(slot, thief.seal(f"{notice.session}/slot/1", Hello(1, 2, "0" * 32, VERSION, "p", "o", {}).document()))
     # a genuine seal, but of another key
     store.set(scope.key(notice.session, "flag"), scope.seal("notice", {"kind": "config", "text": "forged"}))
     thread.join(10)
@@ -56,7 +57,7 @@ def test_a_forged_outcome_is_not_believed() -> None:
     notice = parse_notice(scope.unseal("notice", found)[0])
     assert notice is not None
     document = scope.unseal("notice", found)[0] or {}
-    roster = [["0" * 32, "", {"evil": True}]] * 3
+    roster = Roster.of([Entry("0" * 32, "", {"evil": True})] * 3).data
     store.set(scope.key(notice.session, "go"), thief.seal("notice", {**document, "state": "closed", "roster": roster}))
     for thread, outcome in work:
         thread.join(20)
@@ -86,17 +87,17 @@ JSON = st.recursive(
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(changes=st.dictionaries(st.sampled_from(FIELDS), JSON))
+@given(changes=st.dictionaries(st.sampled_from(FIELDS), JSON | st.binary(max_size=80)))
 def test_no_document_breaks_the_reader(changes: dict[str, Any]) -> None:
     store = MemoryStore("unused")
     participant = Participant(store, Scope("n", None, 0, None), 1, 3, VERSION, {}, 1, None)
     store.close()
-    written = participant.notice("closed", "0" * 32, roster=[Entry("a", "", {})] * 3)
+    written = participant.notice("closed", "0" * 32, roster=[Entry("0" * 32, "", {})] * 3)
     document = participant.scope.unseal("notice", written)[0] or {}
     assert parse_notice(document) is not None
     notice = parse_notice({**document, **changes})
     assert notice is None or 0 <= notice.rank < notice.size
-    parse_hello({"rank": 1, "size": 2, "nonce": "n", "fingerprint": "f", "place": "p", "origin": "o", **changes})
+    parse_hello({"rank": 1, "size": 2, "nonce": "0" * 32, "fingerprint": "f", "place": "p", "origin": "o", **changes})
 
 
 def test_a_notice_of_another_version_is_a_mismatch_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
