@@ -6,14 +6,24 @@ In one namespace only one socket can have the name; another namespace may use th
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
 import secrets
 import socket
+import threading
+import time
+from collections.abc import Iterator
 from typing import Final
 
 PREFIX: Final = "pycollectives-"
 _LENGTH: Final = len(PREFIX) + 32
+_IN_THE_LIST: Final = re.compile(rb"@(" + PREFIX.encode() + rb"[0-9a-f]{32})$", re.MULTILINE)
+
+_together = threading.local()  # in a block of `asked_together`, `since`: when the block began
+_read: tuple[float, frozenset[str]] = 0.0, frozenset()  # when the kernel's list was read, and its names
+_reading: Final = threading.Lock()
 
 
 def name() -> str:
@@ -45,6 +55,37 @@ def check(text: str) -> None:
         raise ValueError(f"not the name of a rank's socket: {text[:100]!r}")
 
 
+@contextlib.contextmanager
+def asked_together() -> Iterator[None]:
+    """In this `with` block, `is_bound` reads the kernel's list of all sockets once, instead of asking for each name.
+
+    A thread that asks for the sockets of hundreds of ranks of its host so takes milliseconds. Threads of one process
+    share the list. A socket that was bound when the list was read counts as bound in the whole block. A name that is
+    not in the list is looked up as outside of the block, since the kernel may hide the list.
+    """
+    _together.since = time.monotonic()
+    try:
+        yield
+    finally:
+        del _together.since
+
+
+def _names(text: str, since: float) -> frozenset[str]:
+    """The names of bound sockets; read at the time `since` or later if `text` is not among them."""
+    global _read
+    if text in _read[1]:
+        return _read[1]
+    with _reading:
+        if text not in _read[1] and _read[0] < since:
+            now = time.monotonic()
+            try:
+                with open("/proc/thread-self/net/unix", "rb") as file:
+                    _read = now, frozenset(name.decode() for name in _IN_THE_LIST.findall(file.read()))
+            except OSError:
+                _read = now, frozenset()
+        return _read[1]
+
+
 def is_bound(text: str) -> bool:
     """Return whether some process has bound an abstract Unix socket to the name `text` in this network namespace.
 
@@ -52,6 +93,9 @@ def is_bound(text: str) -> bool:
     ValueError if `text` has not the form of the names that ranks use; OSError if binding fails for another reason.
     """
     check(text)
+    since = getattr(_together, "since", None)
+    if since is not None and text in _names(text, since):
+        return True
     for _ in range(3):  # another rank may check at the same moment, and bind the name for that
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
             try:

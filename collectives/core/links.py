@@ -300,10 +300,11 @@ def link(
     Raises TransportUnavailable, with the reason against each transport, if no allowed transport connects a pair of
     ranks.
     """
-    kinds = tuple(
-        "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons, has_ended)
-        for peer in range(len(members))
-    )
+    with abstract.asked_together():
+        kinds = tuple(
+            "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons, has_ended)
+            for peer in range(len(members))
+        )
     without = _without(members, policy)
     if without.get(policy.transport):
         raise TransportUnavailable(f"transport {policy.transport!r} cannot be used: {without[policy.transport]}")
@@ -474,9 +475,10 @@ def scheme_between(
         transport = find(scheme)
         mine, theirs = _place(rank, scheme, members), _place(peer, scheme, members)
         problem = _checked(peer, partial(transport.reaches, mine, theirs))
-        if problem is not None and has_ended(peer):
-            problem = _checked(peer, partial(transport.reaches, mine, replace(theirs, ended=True)))
         if problem is None:
+            return scheme
+        # Whether the process has ended takes longer to find out, so it is asked only if it makes a difference.
+        if _checked(peer, partial(transport.reaches, mine, replace(theirs, ended=True))) is None and has_ended(peer):
             return scheme
         problems.append(f"{scheme}: {reasons.get(scheme, problem)}")
     raise TransportUnavailable(f"rank {rank} cannot reach rank {peer}; " + "; ".join(problems))
