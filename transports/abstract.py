@@ -21,9 +21,31 @@ PREFIX: Final = "pycollectives-"
 _LENGTH: Final = len(PREFIX) + 32
 _IN_THE_LIST: Final = re.compile(rb"@(" + PREFIX.encode() + rb"[0-9a-f]{32})$", re.MULTILINE)
 
-_together = threading.local()  # in a block of `asked_together`, `since`: when the block began
-_read: tuple[float, frozenset[str]] = 0.0, frozenset()  # when the kernel's list was read, and its names
-_reading: Final = threading.Lock()
+
+class _Sockets:
+    """The names of ranks in the kernel's list of all sockets, as it was read last; all threads share the object."""
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._read = 0.0  # when
+        self._names: frozenset[str] = frozenset()
+
+    def has(self, text: str, since: float) -> bool:
+        """Whether the list has `text`. If not, the list is read again, unless it was read at `since` or later."""
+        if text in self._names:
+            return True
+        with self._lock:
+            if self._read < since:
+                now = time.monotonic()
+                found: list[bytes] = []
+                with contextlib.suppress(OSError), open("/proc/thread-self/net/unix", "rb") as file:
+                    found = _IN_THE_LIST.findall(file.read())
+                self._names, self._read = frozenset(name.decode() for name in found), now
+            return text in self._names
+
+
+_sockets: Final = _Sockets()
+_together: Final = threading.local()  # in a block of `asked_together`, `since`: when the block began
 
 
 def name() -> str:
@@ -70,22 +92,6 @@ def asked_together() -> Iterator[None]:
         del _together.since
 
 
-def _names(text: str, since: float) -> frozenset[str]:
-    """The names of bound sockets; read at the time `since` or later if `text` is not among them."""
-    global _read
-    if text in _read[1]:
-        return _read[1]
-    with _reading:
-        if text not in _read[1] and _read[0] < since:
-            now = time.monotonic()
-            try:
-                with open("/proc/thread-self/net/unix", "rb") as file:
-                    _read = now, frozenset(name.decode() for name in _IN_THE_LIST.findall(file.read()))
-            except OSError:
-                _read = now, frozenset()
-        return _read[1]
-
-
 def is_bound(text: str) -> bool:
     """Return whether some process has bound an abstract Unix socket to the name `text` in this network namespace.
 
@@ -94,7 +100,7 @@ def is_bound(text: str) -> bool:
     """
     check(text)
     since = getattr(_together, "since", None)
-    if since is not None and text in _names(text, since):
+    if since is not None and _sockets.has(text, since):
         return True
     for _ in range(3):  # another rank may check at the same moment, and bind the name for that
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
