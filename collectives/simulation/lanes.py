@@ -22,9 +22,8 @@ import numpy as np
 
 from collectives.simulation.arranged import NEAR, Arranged
 from collectives.simulation.everyone import Played
-from collectives.simulation.families import Family
 from collectives.simulation.network import Network, Sends, Takes
-from collectives.simulation.relations import Array, Ranks
+from collectives.simulation.relations import Array
 from collectives.simulation.steps import SEND
 
 _SAME: Final = 1e-9
@@ -69,11 +68,11 @@ class _Mark:
 class Lanes:
     """Simulates a group in which all ranks have the same steps, by simulating only its first `lanes` ranks.
 
-    `family`: the ranks, with their steps. Sizes of messages are in blocks, the parts of a buffer.
+    `arranged`: the steps. Sizes of messages are in blocks, the parts of a buffer.
     """
 
-    def __init__(self, family: Family, ranks: Ranks, lanes: int) -> None:
-        self.lanes, self.arranged = lanes, Arranged(family, ranks)
+    def __init__(self, arranged: Arranged, lanes: int) -> None:
+        self.lanes, self.arranged = lanes, arranged
 
     @property
     def sent(self) -> float:

@@ -22,6 +22,7 @@ from typing import Final
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.group import Group
 from collectives.schedule.layout import even
+from collectives.simulation.arranged import Arranged
 from collectives.simulation.cost import Costs
 from collectives.simulation.everyone import Everyone, MismatchError
 from collectives.simulation.families import families, singles
@@ -105,18 +106,19 @@ def simulate(
     with _no_collections():
         per_host = topology.ranks_per_host if algorithm.hosts else 0
         group_of = _small_group if ranks <= _SMALL else _large_group
-        group = group_of(algorithm, ranks, root, topology.period, per_host, symmetric)
+        group = group_of(algorithm, ranks, root, per_host, symmetric)
         crowd = topology.per_core(ranks)
         costs = costs.holding(float(nbytes) * crowd)
         done = group.shortcuts.replaced(nbytes, ranks, topology, costs)
         if done is not None:
             after, rounds, sent, name, busy = done.seconds, done.rounds, done.sent, "cores", done.busy
         else:
-            network = Network(topology, costs, group.play.lanes if isinstance(group.play, Lanes) else ranks)
+            play = group.play if isinstance(group.play, Everyone) else _lanes(group.play, topology.period)
+            network = Network(topology, costs, play.lanes if isinstance(play, Lanes) else ranks)
             block = nbytes / group.shortcuts.blocks
-            played = group.play.play(network, block)
+            played = play.play(network, block)
             after = costs.stagger * (crowd * (crowd - 1) // 2) + played.seconds
-            rounds, sent = played.rounds, group.play.sent * block
+            rounds, sent = played.rounds, play.sent * block
             busiest = max(network.resources, key=lambda resource: float(resource.busy.max(initial=0.0)))
             name, busy = busiest.name, float(busiest.busy.max(initial=0.0))
     seconds = costs.call + after
@@ -127,27 +129,25 @@ def simulate(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    play: Everyone | Lanes
+    play: Everyone | Arranged
     shortcuts: Shortcuts
 
 
-def _group(algorithm: Algorithm, size: int, root: int, period: int, per_host: int, symmetric: bool) -> _Group:
+def _group(algorithm: Algorithm, size: int, root: int, per_host: int, symmetric: bool) -> _Group:
     if size < 1 or not algorithm.sizes(size):
         raise ValueError(f"not for {size} rank{'s' * (size != 1)}")
     try:
-        return _prepare(algorithm, size, root, period, per_host, symmetric, whole=True)
+        return _prepare(algorithm, size, root, per_host, symmetric, whole=True)
     except MismatchError:  # one message of its sender may be two of its receiver
-        return _prepare(algorithm, size, root, period, per_host, symmetric, whole=False)
+        return _prepare(algorithm, size, root, per_host, symmetric, whole=False)
 
 
-# Groups are cached, because predictions for several sizes or costs use each algorithm's group again.
+# Groups are cached, because predictions for several sizes, costs or topologies use each algorithm's group again.
 _small_group = lru_cache(maxsize=64)(_group)
 _large_group = lru_cache(maxsize=4)(_group)
 
 
-def _prepare(
-    algorithm: Algorithm, size: int, root: int, period: int, per_host: int, symmetric: bool, whole: bool
-) -> _Group:
+def _prepare(algorithm: Algorithm, size: int, root: int, per_host: int, symmetric: bool, whole: bool) -> _Group:
     layout = even(size, per_host) if per_host else None
     ranks = Ranks(size, per_host or 1)
     made, began = 0, monotonic()
@@ -168,14 +168,9 @@ def _prepare(
         return _Group(_one_by_one([outline(rank) for rank in range(size)], root), shortcuts)
     found = families(outline, ranks)
     messages = sum(family.constants.size * len(family.members) for family in found) // 2
-    if len(found) == 1 and (relation := found[0].whole) in (SHIFT, XOR, HOSTS):
-        repeats = size % period == 0 and (relation != XOR or period & (period - 1) == 0)
-        if relation == XOR or _uniform(algorithm, ranks.per_host):
-            lanes = Lanes(found[0], ranks, period if repeats else size)
-            tasks, largest = len(lanes.arranged.forms), lanes.arranged.largest
-            if largest * lanes.lanes > _MOST_MESSAGES or tasks * lanes.lanes > _MOST_TIMES:
-                raise TooLargeError(f"too large: {messages} messages, {lanes.lanes} ranks that differ in place")
-            return _Group(lanes, shortcuts)
+    relation = found[0].whole if len(found) == 1 else None
+    if relation == XOR or (relation in (SHIFT, HOSTS) and _uniform(algorithm, ranks.per_host)):
+        return _Group(Arranged(found[0], ranks), shortcuts)
     touched = sum(int(family.outline.forms[:, 2].sum()) for family in found)
     if messages > _MOST_MESSAGES or touched > _MOST_BLOCKS:
         raise TooLargeError(f"too large: {messages} messages")
@@ -183,6 +178,17 @@ def _prepare(
         return _Group(Everyone(found, ranks, root), shortcuts)
     except MismatchError:
         return _Group(_one_by_one([outline(rank) for rank in range(size)], root), shortcuts)
+
+
+def _lanes(arranged: Arranged, period: int) -> Lanes:
+    """The simulation of the ranks of one period of the topology, or of all ranks if their peers do not repeat so."""
+    size = arranged.ranks.size
+    repeats = size % period == 0 and (arranged.relation != XOR or period & (period - 1) == 0)
+    lanes = period if repeats else size
+    if arranged.largest * lanes > _MOST_MESSAGES or len(arranged.forms) * lanes > _MOST_TIMES:
+        messages = arranged.ends.constant.size * size // 2
+        raise TooLargeError(f"too large: {messages} messages, {lanes} ranks that differ in place")
+    return Lanes(arranged, lanes)
 
 
 def _uniform(algorithm: Algorithm, per_host: int) -> bool:
