@@ -37,10 +37,18 @@ def first_cause(store: Store, membership: Membership, error: BaseException, time
 
     All ranks of the group `membership` raise the first error of any rank. If `error` is the first, it is published in
     the store and returned. Otherwise another rank has published the first error. The function then returns the first
-    error, with a text that names the other rank. If the store has become unreachable, the function returns StoreError.
-    An `error` that is no CollectiveError concerns only this rank, and is returned unchanged.
+    error, with a text that names the other rank. Other cases:
 
-    `timeout`, in seconds, limits each exchange with the store. Raises nothing.
+    - `error` is PeerLost or OpTimeout: it is not published, and is returned if no other rank publishes an error. For
+      PeerLost, the function waits for another rank's error for up to `timeout`.
+    - `error` is PeerLost, and processes of ranks on this machine have ended: they are the first error, unless another
+      rank has published one. If none of these ranks is in `error`, PeerLost that names them takes its place.
+    - `error` is no CollectiveError: it is published, and returned unchanged even if another error was the first.
+    - The store is unreachable: StoreError, or `error` if that is no CollectiveError.
+    - Another error occurs while the store is used: `error` is returned, and other ranks may not know it.
+    - What is in the store cannot be the error of a rank of this group: `error` is returned.
+
+    `timeout`, in seconds, also limits each exchange with the store. Raises nothing.
     """
     own = not isinstance(error, CollectiveError)
     try:

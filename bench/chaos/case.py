@@ -65,8 +65,9 @@ class Case:
     `sizes` are the possible numbers of ranks; each run draws one of these numbers. The fault hits `chosen` ranks, drawn
     at random. If `hosts`, each rank is in a network namespace of its own. If `servers`, each run has a Redis server of
     its own. `runs` has the number of runs in the short and in the long form of the command. If `form` is "short" or
-    "long", the case belongs to that form of the command only. `why_not` returns a text if the case cannot run on this
-    machine. `keys_stay` tells whether a rank that dies may leave keys in the store.
+    "long", only that form of the command runs the case, unless `--only` names it: then either form does. `why_not`
+    returns a text if the case cannot run on this machine. `keys_stay` tells whether a rank that dies may leave keys in
+    the store.
     """
 
     row: int

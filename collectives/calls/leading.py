@@ -97,7 +97,10 @@ class LeaderCalls:
         against = self._without or self._against(name, dtype, op)
         prepare = self._calls.prepare
         if prepare.table.in_order:
-            return None, against or "deterministic=True fixes the order of operands, which only this library keeps"
+            return (
+                None,
+                against or "deterministic=True fixes the order of operands, which only calls in host memory keep",
+            )
 
         def usable(algorithm: str) -> bool:
             if algorithm == NCCL:
@@ -146,7 +149,7 @@ class LeaderCalls:
             return None
         against = self._without or self._against(name, dtype, op or "")
         if against or (self._calls.prepare.table.in_order and not is_named):
-            against = against or "deterministic=True fixes the order of operands, which only this library keeps"
+            against = against or "deterministic=True fixes the order of operands, which only calls in host memory keep"
             self._check_elsewhere(against, stream, is_named)
             return None
         if out is not None and not cuda.on_cuda(out):

@@ -138,7 +138,10 @@ class StreamCalls:
         against = self._without or self._against(name, dtype, op)
         prepare = self._calls.prepare
         if prepare.table.in_order:
-            return None, against or "deterministic=True fixes the order of operands, which only this library keeps"
+            return (
+                None,
+                against or "deterministic=True fixes the order of operands, which only calls in host memory keep",
+            )
 
         def usable(algorithm: str) -> bool:
             if algorithm == ENGINE:

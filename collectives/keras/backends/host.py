@@ -1,7 +1,8 @@
 """Exchanges gradients as NumPy arrays in host memory, for backends that can convert gradients to NumPy.
 
-Invariant: all ranks exchange gradients of the same names, dtypes and shapes in the same order; otherwise all ranks
-raise an error. Results are new arrays.
+Invariant: all ranks exchange gradients of the same kinds, dtypes and shapes in the same order; otherwise all ranks
+raise an error. Names are not compared, because the variables of a model may have different names in each process.
+Results are new arrays.
 """
 
 from __future__ import annotations
