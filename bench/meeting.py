@@ -21,7 +21,7 @@ from collectives.bench.rank_threads import Place, place
 SECONDS: Final = 5.0  # the target for 1024 ranks or fewer to meet through tcp and Redis
 LARGEST: Final = 1024  # ranks
 MEMORY: Final = 1 << 20  # bytes: the target for the memory of a rank that has met the others
-OVER_TORCH: Final = 0.5  # the target for the time of `init`, divided by that of torch's TCPStore and Gloo
+OVER_TORCH: Final = 0.5  # the target for the times of `meet` and `init`, divided by that of torch's TCPStore and Gloo
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,9 @@ class Meeting:
     `collectives.init` has returned on all ranks. `torch` ends when torch.distributed has connected all ranks by its
     TCPStore and Gloo. Turns that were not measured have no times.
 
-    `memory` is how many bytes resident memory grew for a rank until all ranks had met, on average over the ranks of the
-    process with the largest growth in the first round. `requests` is the median number of requests of a rank to the
+    `memory` is how many bytes resident memory grew for a rank until all ranks had met: in the first round, the average
+    over the ranks of a process, and of these the median over the processes. `most_memory` is the largest of these
+    averages, usually of the process that serves the store. `requests` is the median number of requests of a rank to the
     store in a round, and `most_requests` the largest, that of the leader. `received` is the median number of bytes that
     a rank has read from the store. `load` is the machine's load average (1 minute) before each round.
     """
@@ -45,6 +46,7 @@ class Meeting:
     processes: int = 1
     torch: tuple[float, ...] = ()
     memory: int = 0
+    most_memory: int = 0
     requests: float = 0.0
     most_requests: int = 0
     received: float = 0.0
@@ -62,6 +64,7 @@ class Meeting:
             found.append(("meet, seconds", median(self.meet), SECONDS))
         found.append(("memory of a rank, bytes", self.memory, MEMORY))
         if self.over_torch is not None:
+            found.append(("meet over torch's TCPStore and Gloo", median(self.meet) / median(self.torch), OVER_TORCH))
             found.append(("init over torch's TCPStore and Gloo", self.over_torch, OVER_TORCH))
         return found
 
@@ -101,7 +104,7 @@ def measure(
                     torch.append(_seconds(group.run(meeting_turns.torch_gloo, _job(free, ranks, timeout))))
     requests = [count for spans in met for span in spans for count in span.requests]
     received = [count for spans in met for span in spans for count in span.received]
-    memory = max(span.memory // len(span.requests) for span in met[0])
+    memory = [span.memory // len(span.requests) for span in met[0]]
     return Meeting(
         where.kind,
         ranks,
@@ -109,7 +112,8 @@ def measure(
         tuple(made),
         processes,
         tuple(torch),
-        memory,
+        int(median(memory)),
+        max(memory),
         median(requests),
         max(requests),
         median(received),

@@ -9,6 +9,7 @@ secret, a document is authentic only if it has no HMAC.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -48,8 +49,7 @@ class Scope:
     @property
     def base(self) -> str:
         """The prefix of all store keys of a group: the job's name, a hash of its name and run id, and the epoch."""
-        mark = hashlib.sha256(json.dumps([self.name, self.run]).encode()).hexdigest()[:16]
-        return f"{self.name}~{mark}/{self.epoch}"
+        return _base(self.name, self.run, self.epoch)
 
     @property
     def notice(self) -> str:
@@ -96,6 +96,12 @@ class Scope:
         if end >= 0:
             document[_BYTES] = body[end + 1 :]
         return document, authentic
+
+
+@functools.lru_cache(maxsize=64)
+def _base(name: str, run: str | None, epoch: int) -> str:
+    mark = hashlib.sha256(json.dumps([name, run]).encode()).hexdigest()[:16]
+    return f"{name}~{mark}/{epoch}"
 
 
 @dataclass(frozen=True, slots=True)

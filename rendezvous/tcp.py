@@ -269,7 +269,7 @@ class TcpStore:
 
     def _connect(self, deadline: Deadline, *, patient: bool) -> socket.socket:
         """A new, authenticated connection, already in `_busy`. `patient`: retry also if the connection is refused."""
-        pause = 0.02
+        pause = 0.01
         while True:
             try:
                 infos = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
@@ -298,7 +298,7 @@ class TcpStore:
                 raise self._failed("cannot connect", failure, deadline) from failure
             # Pauses are random, so that ranks whose connections displaced each other do not retry at the same time.
             time.sleep(min(random.uniform(pause / 2, pause), deadline.left()))
-            pause = min(2 * pause, 0.2)
+            pause = min(1.5 * pause, 0.2)
 
     def _authenticate(self, connection: socket.socket, deadline: Deadline) -> None:
         """Run the whole handshake before the deadline."""

@@ -101,7 +101,8 @@ def command(
         console.print(Text(f"  {meeting.store:<10}" + "".join(map(_fields, times))))
         console.print(
             Text(
-                f"#   a rank: {meeting.memory / 1024:.0f} KiB of memory, {meeting.requests:g} requests (the leader "
+                f"#   a rank: {meeting.memory / 1024:.0f} KiB of memory (at most "
+                f"{meeting.most_memory / 1024:.0f}), {meeting.requests:g} requests (the leader "
                 f"{meeting.most_requests}), {meeting.received / 1024:.1f} KiB read; load {max(meeting.load):.1f}",
                 style="dim",
             )
