@@ -72,7 +72,9 @@ class Leader:
                 if not hellos:
                     time.sleep(BEAT)
                 elif self._wait_for_objections(hellos):
-                    gone = {hello.rank: hello.place for hello in hellos if _process.is_gone(hello.origin)}
+                    self._beat()  # so that no member takes this rank for dead while it reads many records
+                    ended = _ended(hellos)
+                    gone = {hello.rank: hello.place for hello in hellos if hello.origin in ended}
                     if not gone:
                         return self._commit(hellos)
                     verdict = participant.lost(gone, "ended")
@@ -204,9 +206,10 @@ class Leader:
         if ahead:
             self._next_slot = ahead[:BATCH][-1] + 1
             self._arrived |= {hello.rank: hello for hello in participant.arrived(self._session, ahead[:BATCH])}
+        ended = _ended(self._arrived.values())
         for rank, hello in list(self._arrived.items()):
             participant.silent.pop(rank, None)
-            if _process.is_gone(hello.origin):
+            if hello.origin in ended:
                 # One that has raised an error has taken its slot back before it ended.
                 if participant.hello(self._session, rank) == hello:
                     return participant.lost({rank: hello.place}, "ended")
@@ -271,6 +274,11 @@ class Leader:
         """The number of ranks that have read the outcome, from the store; 0 if the key is missing or has no number."""
         value = self._participant.get(self._key("left")) or b""
         return int(value) if len(value) < 10 and value.isdigit() else 0
+
+
+def _ended(hellos: Iterable[Hello]) -> set[str]:
+    """The origins, among those of `hellos`, of processes that have ended; each process is looked at once."""
+    return {origin for origin in {hello.origin for hello in hellos} if _process.is_gone(origin)}
 
 
 def sizes_text(hellos: Iterable[Hello]) -> str:

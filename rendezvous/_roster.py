@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
+import sys
 import threading
 import weakref
 import zlib
@@ -51,13 +52,14 @@ class Roster(Sequence[Entry]):
     before.
     """
 
-    __slots__ = ("__weakref__", "_decoded", "_lock", "_part", "_starts", "data", "size")
+    __slots__ = ("__weakref__", "_decoded", "_lock", "_origins", "_part", "_starts", "data", "size")
 
     def __init__(self, data: bytes, size: int, starts: Sequence[int]) -> None:
         self.data: Final = data
         self.size: Final = size
         self._starts: Final = tuple(starts)  # where the compressed parts begin in `data`, and where the last one ends
         self._part: tuple[int, list[Any]] | None = None  # the part that was read last
+        self._origins: tuple[str, ...] | None = None
         self._decoded: Any = None
         self._lock: Final = threading.Lock()
 
@@ -107,6 +109,12 @@ class Roster(Sequence[Entry]):
 
     def nonce(self, rank: int) -> str:
         return self.data[NONCE * rank : NONCE * (rank + 1)].hex()
+
+    def origin(self, rank: int) -> str:
+        """Return `self[rank].origin`. The origins of all ranks are kept when one was read; most ranks read none."""
+        if self._origins is None:
+            self._origins = tuple(sys.intern(entry.origin) for entry in self)
+        return self._origins[rank]
 
     def __len__(self) -> int:
         return self.size
@@ -180,14 +188,14 @@ def shared(roster: Roster) -> Roster:
 class Part(Sequence[T]):
     """One property of all members of a roster, by rank; it is computed when it is read."""
 
-    __slots__ = ("_of", "_roster")
+    __slots__ = ("_of", "_size")
 
-    def __init__(self, roster: Roster, of: Callable[[Entry], T]) -> None:
-        self._roster: Final = roster
+    def __init__(self, size: int, of: Callable[[int], T]) -> None:
+        self._size: Final = size
         self._of: Final = of
 
     def __len__(self) -> int:
-        return self._roster.size
+        return self._size
 
     @overload
     def __getitem__(self, rank: int) -> T: ...
@@ -197,8 +205,10 @@ class Part(Sequence[T]):
 
     def __getitem__(self, rank: int | slice) -> T | Sequence[T]:
         if isinstance(rank, slice):
-            return [self._of(entry) for entry in self._roster[rank]]
-        return self._of(self._roster[rank])
+            return [self._of(one) for one in range(*rank.indices(self._size))]
+        if not -self._size <= rank < self._size:
+            raise IndexError(f"rank {rank} of {self._size}")
+        return self._of(rank % self._size)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

@@ -12,7 +12,7 @@ name and run id, and the epoch. One key, the *notice*, has a fixed name. It desc
 keys contain the name of their session, so keys of two sessions cannot be confused.
 
     notice                  {version, state: open | closed | failed, session, size, fingerprint, leader,
-                            roster (if closed) | verdict, the reason (if failed)}
+                            roster, the members (if closed; see `_roster`) | verdict, the reason (if failed)}
     <session>/slot/<rank>   the hello of this rank: {nonce, size, fingerprint, record}
     <session>/flag          the first objection of a rank to this session
     <session>/beat          a counter that the leader increments every 0.1 s while it waits
@@ -27,10 +27,11 @@ keys contain the name of their session, so keys of two sessions cannot be confus
    The rank that succeeds is the *leader*, all others are *members*.
 2. Each rank takes the slot of its number by compare_set(slot, absent -> hello). A member sets the flag if its slot is
    in use, or if its size, fingerprint or version differs from that in the notice. Then the member waits for `go`.
-3. The leader waits until all slots are in use. If no flag is set, it changes the notice from open to closed, with the
-   roster (nonces and records by rank). The compare_set expects the bytes with which the leader opened the notice. At
-   this moment the group forms. If a flag is set, the slots disagree, or the deadline passes, the leader changes the
-   notice to failed, with the verdict. In both cases the leader then sets `go`.
+3. The leader waits until all slots are in use, for one batch of them after the other, and then reads all of them. If
+   no flag is set, it changes the notice from open to closed, with the roster (nonces and records by rank). The
+   compare_set expects the bytes with which the leader opened the notice. At this moment the group forms. If a flag is
+   set, the slots disagree, or the deadline passes, the leader changes the notice to failed, with the verdict. In both
+   cases the leader then sets `go`.
 4. Each rank reads the outcome. A rank whose nonce is on the roster belongs to the group. If the roster has another
    nonce under the rank's number, the rank was started twice and raises an error. All others increment `left`. After
    success, the last of them deletes the session's keys, and then the notice. After a failure, the leader deletes both.
@@ -197,8 +198,8 @@ def form(
     formed = Member(participant).run()
     roster = formed.roster
     mark = hashlib.sha256(f"{scope.base}\n{formed.session}\n".encode() + roster.nonces)
-    records: Sequence[Mapping[str, Any]] = Part(roster, lambda entry: entry.record)
-    origins: Sequence[str] = Part(roster, lambda entry: entry.origin)
+    records: Sequence[Mapping[str, Any]] = Part(size, lambda rank: roster[rank].record)
+    origins: Sequence[str] = Part(size, roster.origin)
     found = formed.session, scope, roster, origins, formed.leader, formed.notice
     return Membership(name, mark.digest()[:16], scope.epoch, rank, size, records, *found)
 

@@ -123,8 +123,9 @@ ABOUT: Final = {
     "Memory": "Resident memory that the library costs a rank ([what is counted](benchmark.md#memory)).",
     "Meeting": (
         "Time until all ranks have joined a group, from the start of the first rank: for the exchange of addresses "
-        "through the store alone, and for all of `collectives.init()`. Figures are medians over several rounds; the "
-        "ranks are threads of one process."
+        "through the store alone, and for all of `collectives.init()`. In the same rounds, torch.distributed connects "
+        "as many processes by its TCPStore and Gloo. Figures are medians over several rounds; the ranks are threads of "
+        "one process, or of several ([method](benchmark.md#meeting-and-lifetimes))."
     ),
 }
 

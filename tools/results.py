@@ -217,11 +217,19 @@ def _tables(source: Source, document: dict[str, Any]) -> Iterator[Table]:
         figures = tuple((f["what"], (round(f["value"] / MIB, 2), f["bar"] / MIB)) for f in document["memory"])
         yield Table(source, "Memory", "MiB", command, ("measured", "target"), figures)
     if document["format"] == MEETING:
-        times = tuple(
-            (
-                f"{m['ranks']} ranks, {m['store']} store",
-                tuple(round(1e3 * median(m[key]), 1) for key in ("meet", "init")),
-            )
-            for m in document["meetings"]
-        )
-        yield Table(source, "Meeting", "ms", command, ("through the store", "init"), times)
+        met = document["meetings"]
+        times = tuple((_who(m), tuple(_milliseconds(m.get(key)) for key in ("meet", "init", "torch"))) for m in met)
+        yield Table(source, "Meeting", "ms", command, ("through the store", "init", "torch's TCPStore and Gloo"), times)
+        memory = tuple((f"{_who(m)}: a rank", (round(m["memory"] / MIB, 2), 1)) for m in met if m.get("memory"))
+        if memory:
+            yield Table(source, "Memory", "MiB", command, ("measured", "target"), memory)
+
+
+def _who(meeting: dict[str, Any]) -> str:
+    count, processes = meeting["ranks"], meeting.get("processes", 1)
+    who = f"{count} ranks" if processes == 1 else f"{count} ranks in {processes} processes"
+    return f"{who}, {meeting['store']} store"
+
+
+def _milliseconds(seconds: list[float] | None) -> float | None:
+    return round(1e3 * median(seconds), 1) if seconds else None
