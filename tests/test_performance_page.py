@@ -92,12 +92,21 @@ def test_memory_and_meeting_of_a_run_have_tables(folder: Path, tmp_path: Path) -
     memory["memory"] = [{"what": "a link", "value": 131072, "bar": 262144, "how": "", "ranks": [131072], "wrong": 0}]
     meeting = {"format": results.MEETING, "version": 1}
     meeting["meetings"] = [{"store": "tcp", "ranks": 64, "meet": [0.01, 0.02, 0.03], "init": [0.1, 0.2, 0.3]}]
+    many = {"store": "tcp", "ranks": 99, "processes": 4, "memory": 1 << 19, "meet": [2.0], "init": [], "torch": []}
+    meeting["meetings"].append(many)  # type: ignore[attr-defined]
+    beside = {"format": results.MEETING, "version": 1}
+    beside["meetings"] = [{**many, "processes": 99, "init": [0.3], "torch": [0.9]}]
     for name, document in (("memory", memory), ("meeting", meeting)):
         (tmp_path / name).write_text(json.dumps(document))
         keep(tmp_path / name, "M2", [], "", folder)
     written = page(results.read(folder))
     assert "| a link | 0.12 | 0.25 | M2, 2 January 2027 |" in written
     assert "| 64 ranks, tcp store | 20 | 200 | M2," in written
+    assert "| 99 ranks in 4 processes, tcp store | 2 000 |  | M2," in written
+    assert "| 99 ranks in 4 processes, tcp store: a rank | 0.5 | 1 |" in written
+    (tmp_path / "meeting").write_text(json.dumps(beside))
+    keep(tmp_path / "meeting", "M2", [], "", folder)
+    assert "| 99 ranks in 99 processes, tcp store | 2 000 | 300 | 900 | M2," in page(results.read(folder))
 
 
 @pytest.mark.parametrize(

@@ -218,8 +218,11 @@ def _tables(source: Source, document: dict[str, Any]) -> Iterator[Table]:
         yield Table(source, "Memory", "MiB", command, ("measured", "target"), figures)
     if document["format"] == MEETING:
         met = document["meetings"]
-        times = tuple((_who(m), tuple(_milliseconds(m.get(key)) for key in ("meet", "init", "torch"))) for m in met)
-        yield Table(source, "Meeting", "ms", command, ("through the store", "init", "torch's TCPStore and Gloo"), times)
+        kinds = {"meet": "through the store", "init": "init", "torch": "torch's TCPStore and Gloo"}
+        if not any(m.get("torch") for m in met):
+            del kinds["torch"]
+        times = tuple((_who(m), tuple(_milliseconds(m.get(key)) for key in kinds)) for m in met)
+        yield Table(source, "Meeting", "ms", command, tuple(kinds.values()), times)
         memory = tuple((f"{_who(m)}: a rank", (round(m["memory"] / MIB, 2), 1)) for m in met if m.get("memory"))
         if memory:
             yield Table(source, "Memory", "MiB", command, ("measured", "target"), memory)
