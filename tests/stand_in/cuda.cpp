@@ -22,11 +22,14 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "driver.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int stand_in_end_captures();
 
 namespace {
 
@@ -72,6 +75,11 @@ class Stream {
         const std::lock_guard lock(mutex_);
         graph_.clear();
         capture = 1;
+    }
+    void forget() {
+        std::vector<Work> graph;  // freed without the lock
+        const std::lock_guard lock(mutex_);
+        graph.swap(graph_);
     }
     // The graph that was captured last, once more.
     void launch() {
@@ -133,6 +141,7 @@ State& state() {
 }
 
 thread_local std::vector<Context*> current;
+thread_local int capture_mode = 0;  // CUstreamCaptureMode of the thread: global, until it says otherwise
 
 // Null for a handle that is no stream.
 Stream* find_stream(void* handle) {
@@ -351,7 +360,12 @@ int eventDestroy(void* event) {
     delete static_cast<Event*>(event);
     return 0;
 }
+// As in the driver, a call that a graph cannot contain ends the captures of all threads, unless the calling
+// thread has said that it is not one of them.
+int unsafe_in_capture() { return capture_mode != 2 && stand_in_end_captures() > 0 ? 900 : 0; }
+
 int hostRegister(void* data, std::size_t bytes, unsigned) {
+    if (const int refused = unsafe_in_capture(); refused != 0) return refused;
     State& s = state();
     const std::lock_guard lock(s.mutex);
     const auto address = reinterpret_cast<std::uint64_t>(data);
@@ -378,6 +392,7 @@ int memGetInfo(std::size_t* free, std::size_t* all) {
 }
 int allocate(std::uint64_t* pointer, std::size_t bytes, stand_in::Kind kind) {
     if (current.empty()) return 201;
+    if (const int refused = unsafe_in_capture(); refused != 0) return refused;
     if (bytes > static_cast<std::size_t>(number("STAND_IN_MOST_MIB", 65536)) << 20) return 2;
     void* const data = stand_in::allocate(bytes, kind);
     if (data == nullptr) return 2;
@@ -481,6 +496,7 @@ Range range_of(std::uint64_t address, std::size_t bytes) {
     return found == nullptr ? Range{} : Range{found->first, found->second.bytes, found->second.device};
 }
 int current_device() { return current.empty() ? -1 : current.back()->device; }
+int exchange_capture_mode(int mode) { return std::exchange(capture_mode, mode); }
 
 }  // namespace stand_in
 
@@ -538,6 +554,17 @@ EXPORT int stand_in_capture(void* stream, int on) {
         return 0;
     }
     return found->capture.exchange(0) == 2 ? 901 : 0;
+}
+EXPORT int stand_in_is_captured(void* stream) {
+    Stream* const found = find_stream(stream);
+    return found != nullptr && found->capture != 0 ? 1 : 0;
+}
+// The graph that was captured last is freed.
+EXPORT int stand_in_forget(void* stream) {
+    Stream* const found = find_stream(stream);
+    if (found == nullptr) return 400;
+    found->forget();
+    return 0;
 }
 EXPORT int stand_in_launch(void* stream) {
     Stream* const found = find_stream(stream);

@@ -47,5 +47,7 @@ bool remove_range(std::uint64_t start);
 Range range_of(std::uint64_t address, std::size_t bytes);
 // That of the current context; -1 if there is none.
 int current_device();
+// CUstreamCaptureMode of the calling thread; returns the mode before.
+int exchange_capture_mode(int mode);
 
 }  // namespace stand_in

@@ -132,7 +132,10 @@ int launchKernel(Function* function, unsigned blocks, unsigned, unsigned, unsign
         for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) kernel(a, op);
     });
 }
-int exchangeCaptureMode(int*) { return 0; }
+int exchangeCaptureMode(int* mode) {
+    *mode = exchange_capture_mode(*mode);
+    return 0;
+}
 
 }  // namespace
 

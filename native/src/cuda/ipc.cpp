@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/stream.hpp"
 
 namespace collectives::cuda {
 
@@ -58,6 +59,7 @@ Imported::Imported(std::shared_ptr<const PrimaryContext> context, const Exported
                    UniqueFd descriptor)
     : context_(std::move(context)), route_(exported.route), bytes_(exported.bytes) {
     const Current current(*context_);
+    const RelaxedCapture relaxed;
     switch (route_) {
         case Route::address:
             start_ = exported.start;
@@ -104,6 +106,7 @@ Imported::~Imported() {
     if (route_ == Route::address) return;
     try {
         const Current current(*context_);
+        const RelaxedCapture relaxed;
         const Api& api = driver();
         if (route_ == Route::handle) {
             api.ipc_close_handle(start_);

@@ -2,18 +2,21 @@
 
 #include "base/error.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/stream.hpp"
 
 namespace collectives::cuda {
 
 DeviceMemory::DeviceMemory(std::shared_ptr<const PrimaryContext> context, std::size_t bytes)
     : context_(std::move(context)), bytes_(bytes) {
     const Current current(*context_);
+    const RelaxedCapture relaxed;
     check(driver().memory_allocate(&address_, bytes), "cuMemAlloc", context_->device());
 }
 
 DeviceMemory::~DeviceMemory() {
     try {
         const Current current(*context_);
+        const RelaxedCapture relaxed;
         driver().memory_free(address_);
     } catch (const Error&) {
         return;  // the context is lost, and its memory with it

@@ -4,12 +4,14 @@
 
 #include "base/error.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/stream.hpp"
 
 namespace collectives::cuda {
 
 Module::Module(std::shared_ptr<const PrimaryContext> context, const std::string& image)
     : context_(std::move(context)) {
     const Current current(*context_);
+    const RelaxedCapture relaxed;
     check(driver().module_load(&handle_, image.c_str()), "cuModuleLoadData", context_->device());
 }
 

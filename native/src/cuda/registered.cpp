@@ -1,6 +1,8 @@
 #include "cuda/registered.hpp"
 
+#include "base/error.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/stream.hpp"
 
 namespace collectives::cuda {
 
@@ -9,6 +11,7 @@ RegisteredMemory::RegisteredMemory(std::shared_ptr<const PrimaryContext> context
     : context_(std::move(context)), data_(data) {
     const Api& api = driver();
     const Current current(*context_);
+    const RelaxedCapture relaxed;
     check(api.host_register(data, bytes, register_portable | register_device_map), "cuMemHostRegister",
           context_->device());
     const Result result = api.host_get_device_pointer(&on_device_, data, 0);
@@ -19,8 +22,13 @@ RegisteredMemory::RegisteredMemory(std::shared_ptr<const PrimaryContext> context
 }
 
 RegisteredMemory::~RegisteredMemory() {
-    const Current current(*context_);
-    driver().host_unregister(data_);
+    try {
+        const Current current(*context_);
+        const RelaxedCapture relaxed;
+        driver().host_unregister(data_);
+    } catch (const Error&) {
+        return;  // the context is lost, and its registrations with it
+    }
 }
 
 }  // namespace collectives::cuda

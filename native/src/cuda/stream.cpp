@@ -37,6 +37,14 @@ bool is_capturing(StreamHandle stream, const PrimaryContext& context) {
     return status != capture_none;
 }
 
+bool is_in_capture(StreamHandle stream, const PrimaryContext& context) {
+    int status = 0;
+    const Result result = driver().stream_is_capturing(stream, &status);
+    if (result == error_stream_capture_implicit) return false;  // the default stream, which is never captured
+    check(result, "cuStreamIsCapturing", context.device());
+    return status != capture_none;
+}
+
 void refuse_capture(StreamHandle stream, const PrimaryContext& context, const char* why) {
     if (is_capturing(stream, context)) {
         throw Error(ErrorKind::invalid, "the stream is being captured into a graph, " + std::string(why));

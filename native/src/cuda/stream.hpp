@@ -17,8 +17,15 @@ void check_stream(StreamHandle stream, const PrimaryContext& context);
 // Whether the stream is being captured into a graph. Throws Error(invalid) if nothing can be put into it,
 // since the capture has failed, or since it waits for another stream that is being captured.
 bool is_capturing(StreamHandle stream, const PrimaryContext& context);
+// Whether a stream, whose work a captured call has to follow, is being captured, too. What a stream has done
+// that is not captured is no part of the graph.
+bool is_in_capture(StreamHandle stream, const PrimaryContext& context);
 // Throws Error(invalid), which ends with `why`, if the stream is being captured into a graph.
 void refuse_capture(StreamHandle stream, const PrimaryContext& context, const char* why);
+
+// Why a stream that is being captured cannot be the producer of a call in another one.
+inline constexpr const char* from_capture =
+    "and the call is for another one, which is not: capture both, or neither";
 
 // When the work that is in the stream now has ended, the stream writes `value` to `address`, four bytes that
 // the device can reach. All writes of this work are visible before.
@@ -45,7 +52,8 @@ class OwnStream {
 };
 
 // While it exists, the calling thread may do during a capture what a graph does not contain, such as to
-// allocate memory, without ending the capture.
+// allocate memory, without ending the capture. The capture may be another thread's: usually, such a call of
+// any thread ends it.
 class RelaxedCapture {
   public:
     RelaxedCapture();

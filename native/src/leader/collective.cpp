@@ -131,9 +131,12 @@ std::unique_ptr<StreamTask> make_task(std::shared_ptr<Communicator> communicator
                         " calls into graphs, and no more are possible: capture further ones with comm.dup()");
     }
     Arguments checked = arguments;
-    // In a capture, what another stream has done before is no part of the graph.
-    if (is_captured && checked.producer && !cuda::is_capturing(*checked.producer, context))
+    if (is_captured && checked.producer && !cuda::is_in_capture(*checked.producer, context)) {
         checked.producer.reset();
+    }
+    if (!is_captured && checked.producer) {
+        cuda::refuse_capture(*checked.producer, context, cuda::from_capture);
+    }
     return std::make_unique<CollectiveTask>(std::move(communicator), checked, sizes, is_captured);
 }
 

@@ -57,9 +57,8 @@ Communicator::Communicator(const Member& member, std::string compiler)
     const cuda::StreamHandle own = own_->handle();
     cuda::set_words(own, control_->address(), 0, word::bytes(member.size));
     cuda::write_value(own, control_->address() + word::epoch, epoch_begins);
-    cuda::Signal is_set = signals_->take();
-    is_set.set_by(own);
-    while (!is_set.is_set()) std::this_thread::sleep_for(look_again);
+    begun_.emplace(signals_->take());
+    begun_->set_by(own);
     record_.process = process_token();
     record_.control = control_->exported();
     if (is_leader()) {
@@ -72,6 +71,9 @@ Communicator::Communicator(const Member& member, std::string compiler)
 Communicator::~Communicator() { close(); }
 
 void Communicator::meet(const std::vector<Record>& everyone, const Patience& patience) {
+    // Others write the control words once this rank has met them.
+    for (; !begun_->is_set(); std::this_thread::sleep_for(look_again)) patience();
+    begun_.reset();
     if (!is_leader()) meeting_.emplace(member_.rank, member_.size, everyone.front().meeting);
     UniqueFd given = meeting_->meet(board_ ? board_->descriptor() : -1, patience);
     if (!board_) board_ = std::make_unique<Board>(member_.size, std::move(given));
@@ -248,6 +250,7 @@ void Communicator::end(bool is_drained) noexcept {
         } else {
             keep_for_ever({std::move(grave), std::move(launcher_), std::move(mapped_), std::move(kept_)});
         }
+        begun_.reset();
         signals_.reset();  // signals that are still looked at keep their memory
         own_.reset();
     }

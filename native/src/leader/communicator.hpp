@@ -108,6 +108,7 @@ class Communicator final : public StreamEngine {
     std::shared_ptr<cuda::Signals> signals_;
     std::shared_ptr<const cuda::Block> control_;
     std::optional<cuda::OwnStream> own_;  // in which `abort` writes
+    std::optional<cuda::Signal> begun_;   // set when the control words have their first values
     Record record_;
     std::optional<Meeting> meeting_;
     std::vector<std::unique_ptr<cuda::Imported>> mapped_;  // control words of others

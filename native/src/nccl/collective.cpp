@@ -87,6 +87,8 @@ class CapturedTask final : public StreamTask {
 
     void issue() override {
         const cuda::Current current(*communicator_->context());
+        communicator_->note_captured();
+        if (a_.producer) cuda::order(*a_.producer, a_.stream);
         call(*communicator_, a_.pieces, a_.stream);
     }
     bool complete() const override { return true; }
@@ -145,11 +147,14 @@ std::unique_ptr<StreamTask> make_task(std::shared_ptr<Communicator> communicator
     for (const Piece& piece : arguments.pieces) check(piece, communicator->member());
     cuda::check_stream(arguments.stream, context);
     if (cuda::is_capturing(arguments.stream, context)) {
+        if (arguments.producer && !cuda::is_in_capture(*arguments.producer, context)) {
+            arguments.producer.reset();
+        }
         return std::make_unique<CapturedTask>(std::move(communicator), std::move(arguments));
     }
     if (arguments.producer) {
         cuda::check_stream(*arguments.producer, context);
-        cuda::refuse_capture(*arguments.producer, context, from_capture);
+        cuda::refuse_capture(*arguments.producer, context, cuda::from_capture);
     }
     return std::make_unique<CollectiveTask>(std::move(communicator), std::move(arguments));
 }

@@ -13,10 +13,6 @@
 
 namespace collectives::nccl {
 
-// Why a stream that is being captured cannot be the producer of a call in another one.
-inline constexpr const char* from_capture =
-    "and the call is for another one, which is not: capture both, or neither";
-
 struct Arguments {
     std::vector<Piece> pieces;
     Stream stream = nullptr;

@@ -1,6 +1,7 @@
 #include "nccl/communicator.hpp"
 
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "base/error.hpp"
@@ -19,6 +20,11 @@ constexpr auto look_at_call = 5us;
 // Calls that block return within this time once NCCL has been told to give up. If they do not, the
 // communicator is freed under them, since otherwise nobody would ever be told why.
 constexpr auto calls_return = 5s;
+// NCCL frees a communicator within this time, unless other ranks are gone for which it waits.
+constexpr auto freed_within = 10s;
+// Where graphs hold operations of the communicator, NCCL frees it after the last graph, also in an abort. An
+// abort has usually freed the streams within this time.
+constexpr auto streams_freed_within = 1s;
 
 }  // namespace
 
@@ -37,16 +43,20 @@ Communicator::Communicator(const Library& library, const UniqueId& id, const Mem
     if (blocks.most > 0) config.max_ctas = blocks.most;
     const std::size_t free_before = cuda::free_memory();
     Handle first = nullptr;
+    Handle second = nullptr;
     try {
         const Result started = api.init_rank(&first, member.size, id, member.rank, &config);
         if (started != success && started != in_progress) {
             library_.throw_failure(started, "ncclCommInitRankConfig", first);
         }
         settle(first, "ncclCommInitRankConfig", patience);
-        handle_ = api.revoke == nullptr ? first : blocking_twin(first, config, patience);
+        if (api.revoke != nullptr) make_blocking_twin(first, second, config, patience);
+        handle_ = second != nullptr ? second : first;
     } catch (...) {
-        // NCCL may give a handle although it has failed.
+        // NCCL may give a handle although it has failed. Only once the first communicator is freed, the
+        // second is no longer being made.
         if (first != nullptr) api.abort(first);
+        if (second != nullptr) api.abort(second);
         throw;
     }
     // Nothing runs on the first one, and it takes as much memory as the second.
@@ -67,16 +77,15 @@ std::uint64_t Communicator::memory() {
     return counts ? counted : taken_;
 }
 
-Handle Communicator::blocking_twin(Handle first, Config config, const Patience& patience) const {
+void Communicator::make_blocking_twin(Handle first, Handle& second, Config config,
+                                      const Patience& patience) const {
     // This call itself does not block, because the first communicator does not.
     const Api& api = library_.api();
     config.blocking = 1;
-    Handle second = nullptr;
     const Result split = api.split(first, 0, member_.rank, &second, &config);
     if (split != success && split != in_progress) library_.throw_failure(split, "ncclCommSplit", first);
     settle(first, "ncclCommSplit", patience);
     if (second == nullptr) library_.throw_failure(internal_error, "ncclCommSplit", first);
-    return second;
 }
 
 void Communicator::settle(Handle handle, const char* function, const Patience& patience) const {
@@ -138,6 +147,35 @@ void Communicator::call(const char* name, const Function& function) {
     library_.throw_failure(result, name, handle);
 }
 
+void Communicator::free_by(Result (*function)(Handle), Handle handle) noexcept {
+    struct Freeing {
+        std::mutex mutex;
+        std::condition_variable changed;
+        bool is_over = false;
+    };
+    // The thread may outlive this object.
+    const auto freeing = std::make_shared<Freeing>();
+    const auto job = [freeing, function, handle, context = context_, abort = library_.api().abort] {
+        try {
+            const cuda::Current current(*context);
+            function(handle);
+        } catch (const Error&) {
+            abort(handle);  // the context is lost: free what can be freed
+        }
+        const std::lock_guard lock(freeing->mutex);
+        freeing->is_over = true;
+        freeing->changed.notify_all();
+    };
+    try {
+        std::thread(job).detach();
+    } catch (const std::system_error&) {
+        return job();
+    }
+    const std::chrono::milliseconds longest = is_captured_ ? streams_freed_within : freed_within;
+    std::unique_lock lock(freeing->mutex);
+    freeing->changed.wait_for(lock, longest, [&] { return freeing->is_over; });
+}
+
 void Communicator::abort() noexcept {
     std::unique_lock lock(mutex_);
     if (ending_) {
@@ -149,12 +187,7 @@ void Communicator::abort() noexcept {
     changed_.wait_for(lock, calls_return, [&] { return inside_ == 0; });
     const Handle handle = handle_;
     lock.unlock();
-    try {
-        const cuda::Current current(*context_);
-        library_.api().abort(handle);
-    } catch (const Error&) {
-        library_.api().abort(handle);  // the context is lost: free what can be freed
-    }
+    free_by(library_.api().abort, handle);
     lock.lock();
     handle_ = nullptr;
     signals_.reset();  // signals that are still looked at keep their memory
@@ -171,12 +204,7 @@ void Communicator::close() noexcept {
     changed_.wait(lock, [&] { return inside_ == 0; });
     const Handle handle = handle_;
     lock.unlock();
-    try {
-        const cuda::Current current(*context_);
-        library_.api().destroy(handle);
-    } catch (const Error&) {
-        library_.api().abort(handle);
-    }
+    free_by(library_.api().destroy, handle);
     lock.lock();
     handle_ = nullptr;
     signals_.reset();  // signals that are still looked at keep their memory

@@ -66,6 +66,8 @@ class Communicator final : public StreamEngine {
     void call(const char* name, const Function& function);
 
     const std::shared_ptr<const cuda::PrimaryContext>& context() const { return context_; }
+    // A graph holds an operation of this communicator, which NCCL frees only after the graph.
+    void note_captured() { is_captured_.store(true); }
     // Memory that graphs use, which is kept as long as the communicator.
     void keep(std::shared_ptr<const cuda::Block> block) {
         const std::lock_guard lock(mutex_);
@@ -82,8 +84,11 @@ class Communicator final : public StreamEngine {
   private:
     // Wait until the state of a communicator that does not block is known.
     void settle(Handle handle, const char* function, const Patience& patience) const;
-    // Makes a communicator from that one, whose calls block.
-    Handle blocking_twin(Handle first, Config config, const Patience& patience) const;
+    // Makes a communicator `second` from that one, whose calls block. NCCL may write `second` until the first
+    // one is freed.
+    void make_blocking_twin(Handle first, Handle& second, Config config, const Patience& patience) const;
+    // Frees the communicator on a thread of its own, by that function of NCCL.
+    void free_by(Result (*function)(Handle), Handle handle) noexcept;
     // Throws if the communicator is ending.
     Handle enter(const char* name);
     void leave();
@@ -94,6 +99,7 @@ class Communicator final : public StreamEngine {
     std::shared_ptr<cuda::Signals> signals_;  // null once the communicator was ended
 
     std::atomic<int> users_{0};
+    std::atomic<bool> is_captured_{false};
     std::mutex mutex_;
     std::condition_variable changed_;
     Handle handle_ = nullptr;  // null once it is freed

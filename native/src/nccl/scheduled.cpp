@@ -91,6 +91,7 @@ class ScheduledTask final : public StreamTask {
             final_ = averages ? reductions_->find(operation().dtype(), Op::avg) : partial_;
         }
         if (is_captured_) {
+            communicator_->note_captured();
             if (temporary_) communicator_->keep(std::move(temporary_));
         } else {
             done_ = std::make_shared<cuda::Signal>(communicator_->take_signal());
@@ -181,10 +182,12 @@ std::unique_ptr<StreamTask> make_scheduled_task(std::shared_ptr<Communicator> co
     cuda::check_stream(arguments.stream, context);
     const bool is_captured = cuda::is_capturing(arguments.stream, context);
     if (is_captured) {
-        arguments.producer.reset();  // what another stream has done before is no part of the graph
+        if (arguments.producer && !cuda::is_in_capture(*arguments.producer, context)) {
+            arguments.producer.reset();
+        }
     } else if (arguments.producer) {
         cuda::check_stream(*arguments.producer, context);
-        cuda::refuse_capture(*arguments.producer, context, from_capture);
+        cuda::refuse_capture(*arguments.producer, context, cuda::from_capture);
     }
     return std::make_unique<ScheduledTask>(std::move(communicator), std::move(arguments), is_captured);
 }

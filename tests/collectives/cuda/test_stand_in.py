@@ -23,11 +23,16 @@ UNLED: Final = {"COLLECTIVES_NVRTC": "/no/such/file"}  # no rank leads
         *("results", "ops", "sizes", "order", "plans", "groups", "explained", "deterministic"),
         "bad_input wrong_on_one_device",
         *("captured_first", "uneven", "messages", "many", "grouped", "captured", "replayed_alone", "held"),
+        *("graph_that_stays", "captured_beside", "captured_together"),
         "narrow",
     ],
 )
 def test_calls(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run(case, tmp_path, stand_in.environment(tmp_path)))
+
+
+def test_four_ranks(stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("results", tmp_path, stand_in.environment(tmp_path), 4))
 
 
 def test_ranks_that_share_a_device_without_nvrtc(stand_in: StandIn, tmp_path: Path) -> None:
@@ -40,11 +45,18 @@ def test_ranks_that_do_not_agree(case: str, stand_in: StandIn, tmp_path: Path) -
     succeed(run(case, tmp_path, stand_in.environment(tmp_path)))
 
 
-@pytest.mark.parametrize("case", ["killed_in_operation", "killed_before_first_call", "killed_while_forming"])
+@pytest.mark.parametrize(
+    "case", ["killed_in_operation", "killed_before_first_call", "killed_while_forming", "killed_with_a_graph"]
+)
 def test_a_rank_that_is_killed_is_named(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     ended = run(case, tmp_path, stand_in.environment(tmp_path))
     assert ended[1].returncode == -9, ended[1].output
     succeed(ended, but=1)
+
+
+@pytest.mark.parametrize("device", [{}, {"WORKER_DEVICE": "0"}], ids=["NCCL", "leader"])
+def test_a_rank_that_stops_is_lost(device: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("silent", tmp_path, {**stand_in.environment(tmp_path), **device}, limit=30), but=1)
 
 
 def test_one_rank(stand_in: StandIn, tmp_path: Path) -> None:

@@ -29,9 +29,27 @@ class Use {
     Use& operator=(const Use&) = delete;
     ~Use() { comm_->release(); }
     Comm* operator->() const { return comm_; }
+    Comm* comm() const { return comm_; }
 
   private:
     Comm* comm_;
+};
+
+// The same for a call that a graph holds.
+class GraphUse {
+  public:
+    GraphUse(Comm* comm, bool is_captured) : use_(comm), is_captured_(is_captured) { count(1); }
+    GraphUse(const GraphUse& other) : GraphUse(other.use_.comm(), other.is_captured_) {}
+    GraphUse& operator=(const GraphUse&) = delete;
+    ~GraphUse() { count(-1); }
+    Comm* operator->() const { return use_.comm(); }
+
+  private:
+    void count(int change) {
+        if (is_captured_) use_->graphs += change;
+    }
+    Use use_;
+    bool is_captured_;
 };
 
 }  // namespace
@@ -78,7 +96,8 @@ int fail(int code, const std::string& text) {
 const char* last_error() { return last.c_str(); }
 
 int enqueue(Comm* comm, void* stream, const std::function<void()>& work) {
-    const std::function<void()> job = [use = Use(comm), work] {
+    const bool is_captured = stand_in_is_captured(stream) != 0;
+    const std::function<void()> job = [use = GraphUse(comm, is_captured), work] {
         ++use->running;
         if (!use->abort) work();
         --use->running;

@@ -104,17 +104,30 @@ EXPORT int ncclCommSplit(Comm* comm, int, int key, Comm** made, Config* config) 
 EXPORT int ncclCommAbort(Comm* comm) {
     if (comm == nullptr) return 0;
     comm->abort = true;
-    while (comm->running > 0) Comm::nap();
+    while (comm->running > 0 || comm->graphs > 0) Comm::nap();
     comm->release();
     return 0;
 }
 EXPORT int ncclCommDestroy(Comm* comm) {
-    while (comm->running > 0) Comm::nap();
+    while (comm->running > 0 || comm->graphs > 0) Comm::nap();
     comm->release();
     return 0;
 }
 
 #ifndef STAND_IN_OLD
+// Memory in windows is as any other here.
+EXPORT int ncclMemAlloc(void** memory, std::size_t bytes) {
+    std::uint64_t address = 0;
+    if (stand_in_allocate(&address, bytes, 1) != 0) return fail(1, "out of memory");
+    *memory = reinterpret_cast<void*>(address);
+    return 0;
+}
+EXPORT int ncclCommWindowRegister(Comm* comm, void* memory, std::size_t bytes, void** window, int flags) {
+    if (flags != 1) return fail(4, "the stand-in knows symmetric windows only");
+    if (const int wrong = check(memory, bytes, "buff"); wrong != 0) return wrong;
+    *window = memory;
+    return comm->barrier() ? 0 : 3;
+}
 EXPORT int ncclCommRevoke(Comm* comm, int) {
     comm->revoked = true;
     comm->abort = true;

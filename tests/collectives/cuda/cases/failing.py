@@ -15,7 +15,7 @@ from collectives import Aborted, DesyncError, OpTimeout, PeerLost
 from collectives.calls.streamed import StreamCalls
 from collectives.core import nccl as core_nccl
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import ON_STAND_IN, RANK, Gate, case, cupy, start
+from tests.collectives.cuda.cases.common import ON_STAND_IN, RANK, Gate, Stream, case, cupy, start
 
 SOON = 2.0  # seconds in which survivors name a rank that was killed
 
@@ -43,6 +43,49 @@ def late() -> None:
                 again()
         failed = [o for o in comm.dump()["operations"] if o["state"] == "failed"]
         assert [o["engine"] for o in failed] == ["nccl"]
+    comm.close()
+
+
+@case
+def killed_with_a_graph() -> None:
+    """A rank dies while a graph holds calls, so that NCCL's abort does not return: the other learns of it in time."""
+    comm = start()
+    comm.prepare("allreduce")
+    stream = Stream()
+    x, y = cupy.asarray(np.ones(4)), cupy.asarray(np.zeros(4))
+    with stream:
+        stream.begin_capture()
+        comm.allreduce(x, out=y)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        comm.synchronize(stream)
+        comm.barrier()
+        if RANK == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        begun = time.monotonic()
+        with raises(PeerLost, "rank 1"):
+            comm.allreduce_async(x).wait()
+        assert time.monotonic() - begun < SOON
+        stream.synchronize()
+    comm.close()
+    del graph
+
+
+@case
+def silent() -> None:
+    """A rank that stops, with its connections open, is lost within twelve seconds."""
+    comm = start(timeout=60.0)
+    x = cupy.asarray(np.ones(4))
+    comm.allreduce(x)
+    comm.synchronize()
+    comm.barrier()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    begun = time.monotonic()
+    with raises(PeerLost, "rank 1"):
+        comm.allreduce_async(x).wait()
+    assert time.monotonic() - begun < 12.0
+    cupy.cuda.get_current_stream().synchronize()
     comm.close()
 
 

@@ -69,6 +69,72 @@ def replayed_alone() -> None:
 
 
 @case
+def graph_that_stays() -> None:
+    """NCCL frees a communicator only after the graphs that hold its calls: closing returns all the same, in time."""
+    comm = start()
+    comm.prepare("allreduce")
+    stream = Stream()
+    x, y = cupy.asarray(np.ones(4)), cupy.asarray(np.zeros(4))
+    with stream:
+        stream.begin_capture()
+        comm.allreduce(x, out=y)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        comm.synchronize(stream)
+    begun = time.monotonic()
+    comm.close()
+    assert time.monotonic() - begun < 5.0
+    np.testing.assert_array_equal(y.get(), np.full(4, float(SIZE)))
+    del graph
+    with start(name="after") as comm:
+        np.testing.assert_array_equal(comm.allreduce(x).get(), np.full(4, float(SIZE)))
+
+
+@case
+def captured_together() -> None:
+    """A call in one stream waits, in the graph too, for the other stream in which its input is written."""
+    with start() as comm:
+        comm.prepare("allreduce")
+        comm.allreduce(cupy.asarray(np.ones(4)))
+        producer, stream = Stream(), Stream()
+        x, y = cupy.asarray(np.ones(4)), cupy.asarray(np.zeros(4))
+        producer.begin_capture()
+        stream.begin_capture()
+        with producer:  # the current stream, in which x counts as written
+            comm.allreduce(x, out=y, stream=stream)
+        graph, before = stream.end_capture(), producer.end_capture()
+        graph.launch(stream)
+        with raises(OpTimeout):
+            comm.synchronize(stream, timeout=0.1)
+        np.testing.assert_array_equal(y.get(), np.zeros(4))
+        before.launch(producer)
+        comm.synchronize(stream)
+        np.testing.assert_array_equal(y.get(), np.full(4, float(SIZE)))
+
+
+@case
+def captured_beside() -> None:
+    """While one stream is captured, calls in others that need memory do not end the capture."""
+    with start() as comm:
+        comm.prepare()
+        stream, other = Stream(), Stream()
+        x, y = cupy.asarray(np.ones(4)), cupy.asarray(np.zeros(4))
+        spare = [cupy.asarray(np.zeros(4)) for _ in range(1100)]  # more signals than a page of them has
+        stream.begin_capture()
+        with other:
+            works = [comm.allreduce_async(x, out=one) for one in spare]
+        with stream:
+            comm.allreduce(x, out=y)
+            graph = stream.end_capture()
+            graph.launch(stream)
+            comm.synchronize(stream)
+        for work in works:
+            work.wait()
+        np.testing.assert_array_equal(y.get(), np.full(4, float(SIZE)))
+        np.testing.assert_array_equal(spare[-1].get(), y.get())
+
+
+@case
 def held() -> None:
     """`synchronize` of a stream waits for all that is in it, not only for calls of the library."""
     with start() as comm:

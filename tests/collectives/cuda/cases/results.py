@@ -16,7 +16,7 @@ def results() -> None:
         # CuPy itself has no bfloat16 in all its versions.
         sixteen = [ml_dtypes.bfloat16] if ON_STAND_IN else [np.float16]
         for dtype in (np.float32, np.float64, np.int8, np.uint32, np.int64, np.complex64, *sixteen):
-            inputs = [(np.arange(6) % 5 + r).astype(dtype) for r in range(SIZE)]
+            inputs = [(np.arange(12) % 5 + r).astype(dtype) for r in range(SIZE)]
             x = cupy.asarray(inputs[RANK])
             total = np.sum(inputs, axis=0, dtype=dtype)
             np.testing.assert_array_equal(comm.allreduce(x).get(), total)

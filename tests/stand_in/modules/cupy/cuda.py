@@ -32,6 +32,7 @@ class Stream:
 
     def __init__(self, ptr: int | None = None, non_blocking: bool = True) -> None:
         self.ptr = driver.create_stream() if ptr is None else ptr
+        self.captured = 0  # graphs
 
     def __enter__(self) -> Stream:
         _streams().append(self)
@@ -53,6 +54,7 @@ class Stream:
 
     def end_capture(self) -> Graph:
         driver.capture(self.ptr, False)
+        self.captured += 1
         return Graph(self)
 
 
@@ -61,6 +63,11 @@ class Graph:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._number = stream.captured
+
+    def __del__(self) -> None:
+        if self._number == self._stream.captured:
+            driver.forget(self._stream.ptr)
 
     def launch(self, stream: Stream) -> None:
         assert stream.ptr == self._stream.ptr

@@ -91,6 +91,10 @@ def capture(stream: int, on: bool) -> None:
     _check(_library.stand_in_capture(ctypes.c_void_p(stream), int(on)))
 
 
+def forget(stream: int) -> None:
+    _check(_library.stand_in_forget(ctypes.c_void_p(stream)))
+
+
 def launch(stream: int) -> None:
     _check(_library.stand_in_launch(ctypes.c_void_p(stream)))
 
