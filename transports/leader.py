@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes.util
 import importlib.util
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,6 +54,19 @@ def find_compiler(env: Mapping[str, str] = os.environ) -> Compiler:
     if found in usable:
         return Compiler(str(found))
     return Compiler(problem=f"NVRTC, which compiles the kernels, is not installed: {_CURE}")
+
+
+def mps(env: Mapping[str, str] = os.environ) -> str:
+    """Whether NVIDIA's Multi-Process Service runs, by which ranks that share a device run at the same time; or what it
+    would bring."""
+    pipes = Path(env.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
+    if (pipes / "control").exists():
+        return f"its control pipe is in {pipes}; a rank that dies under it may take its neighbours along"
+    there = "" if shutil.which("nvidia-cuda-mps-control") else ", and nvidia-cuda-mps-control is not in PATH"
+    return (
+        f"no control pipe in {pipes}{there}; kernels of ranks that share a device take turns, which costs 0.14 ms each "
+        "time. MPS lets them run at the same time, but a rank that dies under it may take its neighbours along"
+    )
 
 
 class Leader:

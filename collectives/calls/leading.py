@@ -85,6 +85,11 @@ class LeaderCalls:
         return 0 if self._member is None else self._member.memory
 
     @property
+    def shares_device(self) -> bool:
+        """Whether some ranks share a device; False before the ranks have compared their devices."""
+        return bool(self._shared)
+
+    @property
     def compared(self) -> bool:
         """Whether ranks have compared their devices; if so, every rank has its arrays on a device."""
         return self._shared is not None

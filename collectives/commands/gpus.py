@@ -6,10 +6,8 @@ then go through host memory. The driver is initialised, but no memory of a devic
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Final
 
 from collectives.commands.checks import Problem, Section
@@ -34,7 +32,7 @@ def section(env: Mapping[str, str]) -> Section:
             Problem("hint", compiler.problem, "until then ranks that share a device go through host memory")
         )
     if devices:
-        facts["MPS"] = _mps(env)
+        facts["MPS"] = leader.mps(env)
     return Section("GPUs", facts, problems)
 
 
@@ -76,18 +74,6 @@ def _nccl(env: Mapping[str, str], devices: int, facts: dict[str, Any], problems:
     facts["NCCL"] = problem
     if devices or env.get(nccl.VARIABLE):
         problems.append(Problem("hint", problem, "until then arrays on devices go through host memory"))
-
-
-def _mps(env: Mapping[str, str]) -> str:
-    """Whether NVIDIA's Multi-Process Service runs, by which ranks that share a device run at the same time."""
-    pipes = Path(env.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
-    if (pipes / "control").exists():
-        return f"its control pipe is in {pipes}"
-    there = "" if shutil.which("nvidia-cuda-mps-control") else ", and nvidia-cuda-mps-control is not in PATH"
-    return (
-        f"no control pipe in {pipes}{there}; kernels of ranks that share a device take turns, which costs 0.14 ms each "
-        "time. MPS lets them run at the same time, but a rank that dies under it may take its neighbours along"
-    )
 
 
 def _version(package: str) -> str:

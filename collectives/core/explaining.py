@@ -21,6 +21,7 @@ from collectives.schedule.conditions import collective as contract
 from collectives.schedule.layout import Layout
 from collectives.schedule.select import Choice, ladder
 from collectives.schedule.table import ANY_SIZE, Row
+from collectives.transports.leader import mps
 
 
 def explain(
@@ -121,6 +122,7 @@ def explain_cuda(
         f"  on CUDA     {chosen.algorithm}: {chosen.reason}{made}",
         *_refusals(against, *dict.fromkeys(asked)),
         *row_lines(chosen.row, 12),
+        *([f"  MPS         {mps()}"] if leading is not None and leading.shares_device else []),
     ]
 
 
