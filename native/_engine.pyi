@@ -339,26 +339,31 @@ class CudaMemory:
     def address(self) -> int: ...
 
 class StagedCopy:
-    """A copy to the host, made by `CudaStaging.fetch`."""
+    """Copies to the host, made by `CudaStaging.fetch`."""
 
     def wait(self, timeout: float) -> bool:
-        """Wait until the copy is complete; return False if it is not complete after `timeout` seconds."""
+        """Wait until they are complete; return False if they are not complete after `timeout` seconds."""
 
 class CudaStaging:
     """Host memory through which arrays of a device pass, by copies on two CUDA streams that only this object uses."""
 
     def __init__(self, memory: npt.NDArray[np.uint8], nbytes: int, device: int) -> None:
-        """The caller keeps `memory`, of `nbytes` bytes, as long as the object. TransportUnavailable if it cannot be
-        registered."""
+        """`memory` has `nbytes` bytes. TransportUnavailable if it cannot be registered."""
 
     def begin(self, stream: int) -> None:
         """Let copies begin after the work that is in `stream` now."""
 
-    def fetch(self, offset: int, address: int, nbytes: int) -> StagedCopy:
-        """Copy from the device to the memory at `offset`. ValueError if it does not fit."""
+    def fetch(self, copies: Sequence[tuple[int, int, int]]) -> StagedCopy:
+        """Copy to the memory. `copies`: offsets in the memory, addresses on the device, bytes.
 
-    def put(self, offset: int, address: int, nbytes: int) -> None:
-        """Copy from the memory at `offset` to the device."""
+        ValueError if they do not fit.
+        """
+
+    def put(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """Copy to the device. `copies` and errors: as of `fetch`."""
+
+    def reuse(self) -> None:
+        """Let copies to the host from now on begin after all copies to the device until now."""
 
     def end(self, stream: int) -> None:
         """Let work that is put into `stream` from now on begin after all copies."""

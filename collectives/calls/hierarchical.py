@@ -20,7 +20,7 @@ from collectives.calls import pieces
 from collectives.calls.external import ExternalCall, Side, Worker
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.pieces import Piece
-from collectives.calls.staged import Build, StagedCall, StagedCalls
+from collectives.calls.staged import StagedCalls
 from collectives.calls.streamed import HIERARCHY, StreamCalls
 from collectives.calls.targets import output, reduced
 from collectives.engines import Collective
@@ -34,7 +34,6 @@ class Between(NamedTuple):
 
     group: _engine.Group
     staged: StagedCalls
-    build: Build
 
 
 class Levels(NamedTuple):
@@ -143,8 +142,7 @@ class _Task:
         self._issue("reduce_scatter", scatter, self._producer, deadline)
         if part.size:
             between = levels.between
-            staged = StagedCall(between.staged, between.build, part, part, op, "auto", deadline)
-            staged.run(between.group, deadline.left)
+            between.staged.allreduce(part, part, op, deadline).run(between.group, deadline.left)
         if even:
             gather = pieces.collective("allgather", part, out, self._size, "", -1)
         else:

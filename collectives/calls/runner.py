@@ -28,7 +28,7 @@ from collectives.calls.plan import Plan, StepwisePlan
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
-from collectives.calls.staged import StagedCalls
+from collectives.calls.staged import STAGED, StagedCalls
 from collectives.calls.streamed import KINDS, StreamCall, StreamCalls
 from collectives.calls.together import Together
 from collectives.calls.work import Ticket, Tickets, Waiter, Work
@@ -154,8 +154,8 @@ class Runner:
             streamed = self._on_device.prepare(build.__name__, x, out, timeout, args, stream)
             if streamed is not None:
                 return streamed
-        if build.__name__ == "allreduce" and isinstance(args[0], str) and self._can_stage(x, out):
-            staged = self._staged.prepare(self.reductions.engine_allreduce, x, out, timeout, *args)
+        if build.__name__ in STAGED and self._can_stage(x, out):
+            staged = self._staged.prepare(build.__name__, x, out, timeout, args)
             if staged is not None:
                 return staged
         return build(x, out, timeout, *args)
@@ -172,7 +172,7 @@ class Runner:
 
     def between_hosts(self) -> Between:
         """Returns this communicator, which has a rank of each host, for the two-level allreduce of another one."""
-        return Between(self._group, self._staged, self.reductions.engine_allreduce)
+        return Between(self._group, self._staged)
 
     def side(self) -> Side:
         """Returns this communicator as a `Side`, on which other packages' engines send messages of their own."""

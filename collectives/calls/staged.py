@@ -1,34 +1,41 @@
-"""Allreduce of large arrays on a CUDA device through pinned host memory, in slices.
+"""Collectives of large arrays on CUDA devices through pinned host memory, in slices.
 
-Invariant: a slice is copied to the host, reduced, and copied back; these three overlap for different slices. All ranks
-divide an array into the same slices, since this is done only in groups whose ranks all have their arrays on devices.
+Invariant: a slice is copied to the host, runs there as a collective, and is copied back; these three overlap for
+different slices. All ranks divide a call into the same slices, since this is done only in groups whose ranks all have
+their arrays on devices. A blocking call uses host memory for at most `_SLOTS` slices, however large its arrays are.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from collectives.arrays import cuda
-from collectives.arrays.array import Array, Dtype
+from collectives.arrays.array import Array, Dtype, check_counts, check_rank
 from collectives.arrays.cuda import CudaArray
-from collectives.calls.call import Call
+from collectives.calls import slices
+from collectives.calls.external import ARGUMENTS
 from collectives.calls.moves import Calls, Deadline
-from collectives.calls.targets import target
+from collectives.calls.op import identity_of
+from collectives.calls.prepare import Shape
+from collectives.calls.slices import ELEMENTWISE, Parts, Sliced
+from collectives.calls.targets import ROWS, output, target
 from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import OpTimeout
 
 SMALLEST: Final = 4 << 20  # bytes; smaller arrays are copied as a whole
-_SLICES: Final = 16
-_SMALLEST_SLICE: Final = 1 << 20
+_SLOTS: Final = 16
 
-Build = Callable[..., Call]  # (x, out, timeout, op, algorithm)
+# The collectives that run in slices. In scatter and scatterv only the root has an array, and in alltoallv no rank knows
+# the sizes of all.
+_UNEVEN: Final = {"allgatherv": "allgather", "gatherv": "gather", "reduce_scatterv": "reduce_scatter"}
+STAGED: Final = frozenset((*ARGUMENTS, *_UNEVEN))
 
 
 class StagedCalls:
@@ -40,17 +47,101 @@ class StagedCalls:
         self._memory: Final = memory
         self._staging: _Staging | None = None
 
-    def prepare(
-        self, build: Build, x: Any, out: Any, timeout: float | None, op: str, algorithm: str
-    ) -> StagedCall | None:
-        """Returns an allreduce in slices, ready to be run; None if the array is too small for slices."""
-        array = cuda.reading(x)
-        if array.nbytes < SMALLEST:
+    def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> StagedCall | None:
+        """Returns a call in slices, ready to be run; None if the arrays are too small for slices.
+
+        `name`: one of STAGED. `args`: its arguments after x, out and timeout. Raises TypeError or ValueError for
+        invalid arguments. Calls with parts of different lengths exchange the lengths.
+        """
+        calls = self._calls
+        if calls.size == 1:
             return None
-        deadline = self._calls.limit(timeout)
-        made = target("allreduce", array, out, -1, array.stream, self._calls.rank, self._calls.size)
-        assert made is not None
-        return StagedCall(self, build, array, made, op, algorithm, deadline)
+        if name in _UNEVEN:
+            return self._uneven(name, x, out, timeout, args)
+        op, root = (args[place] if place >= 0 else None for place in ARGUMENTS[name])
+        if op is not None and not isinstance(op, str):
+            return None
+        if op == "avg" and name in ("scan", "exscan"):
+            return None  # which is refused like in host memory
+        at = -1 if root is None else check_rank(root, calls.size, "root")
+        writes_x = name == "broadcast" and at != calls.rank
+        array = cuda.writing(x, "x", moved=True) if writes_x else cuda.reading(x, moved=op is None)
+        gathers = name in ("allgather", "gather")
+        if array.nbytes * (calls.size if gathers else 1) < SMALLEST:
+            return None
+        deadline = calls.limit(timeout)
+        _refuse_capture(array)
+        made = target(name, array, out, at, array.stream, calls.rank, calls.size)
+        if name == "broadcast":
+            given, made = (array, None) if at == calls.rank else (None, array)
+        else:
+            given = array
+        whole = array.size // calls.size if name in ROWS else array.size
+        shares = (array.size,) if name in ELEMENTWISE else (whole,) * calls.size
+        call = self._call(name, array, given, made, shares, op or "", at, args[-1], deadline, uneven=False)
+        return call._replace(result=array.origin) if name == "broadcast" else call
+
+    def allreduce(self, x: CudaArray, out: CudaArray, op: str, deadline: Deadline) -> StagedCall:
+        """Returns an allreduce of checked arrays, of any size."""
+        return self._call("allreduce", x, x, out, (x.size,), op, -1, "auto", deadline, uneven=False)
+
+    def _uneven(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> StagedCall | None:
+        calls, collective, algorithm = self._calls, _UNEVEN[name], args[-1]
+        deadline = calls.limit(timeout)
+        reduces = collective == "reduce_scatter"
+        op, at = (args[1] if reduces else ""), -1
+        if not isinstance(op, str):
+            return None
+        array = cuda.reading(x, moved=not reduces)
+        if not array.shape:
+            raise ValueError(f"{name} divides the first axis of x, but x has shape ()")
+        _refuse_capture(array)
+        if reduces:
+            rows = check_counts(args[0], calls.size, array.shape[0]).tolist()
+            if array.nbytes < SMALLEST:
+                return None
+            made: CudaArray | None = output(name, array, out, (rows[calls.rank], *array.shape[1:]), array.stream)
+        else:
+            at = check_rank(args[0], calls.size, "root") if collective == "gather" else -1
+            calls.prepare.admit(Shape(collective, array.dtype, 0, (), 0, root=max(at, 0)), algorithm)
+            rows = calls.rows_of_all(array, collective, deadline)
+            receives = at in (-1, calls.rank)
+            made = cuda.fresh(array, (sum(rows), *array.shape[1:]), array.stream) if receives else None
+        row = int(np.prod(array.shape[1:], dtype=np.int64))
+        shares = tuple(count * row for count in rows)
+        return self._call(collective, array, array, made, shares, op, at, algorithm, deadline, uneven=True)
+
+    def _call(
+        self,
+        name: str,
+        like: CudaArray,
+        given: CudaArray | None,
+        made: CudaArray | None,
+        shares: tuple[int, ...],
+        op: str,
+        root: int,
+        algorithm: str,
+        deadline: Deadline,
+        *,
+        uneven: bool,
+    ) -> StagedCall:
+        for array, what in ((given, "x"), (made, "out" if name != "broadcast" else "x")):
+            if array is not None:
+                _check_memory(array, what)
+        inp = slices.parts(given, shares if name in ROWS else ())
+        out = slices.parts(made, shares if name in ("allgather", "gather", "alltoall") else ())
+        count = slices.count_of(sum(shares) * like.dtype.itemsize)
+        one = Sliced(
+            name, like.dtype, op or "sum", max(root, 0), inp, out, shares, self._calls.rank, uneven,
+            name in ("allreduce", "broadcast"), count,
+        )  # fmt: skip
+        if not self._calls.prepare.collective(one.shape(0), algorithm).in_place:
+            one = one._replace(in_place=name == "broadcast")
+        result = None if made is None else made.origin
+        return StagedCall(self, one, algorithm, like, given, made, result, deadline)
+
+    def operation(self, one: Sliced, index: int, algorithm: str) -> _engine.Operation:
+        return self._calls.prepare.collective(one.shape(index), algorithm).operation
 
     def staging(self, nbytes: int, device: int, deadline: Deadline) -> _Staging:
         """Returns memory of at least `nbytes` bytes; waits until no copy uses it."""
@@ -77,77 +168,160 @@ class _Staging(NamedTuple):
 
 
 class StagedCall(NamedTuple):
-    """An allreduce with checked arguments. Implements `Ready`."""
+    """A collective with checked arguments. Implements `Ready`.
+
+    `like`: an array of the call, which has its device and stream. `x`, `out`: the arrays that this rank reads and
+    writes, None if there is none.
+    """
 
     calls: StagedCalls
-    build: Build
-    x: CudaArray
-    out: CudaArray
-    op: str
+    sliced: Sliced
     algorithm: str
+    like: CudaArray
+    x: CudaArray | None
+    out: CudaArray | None
+    result: Any
     deadline: Deadline
-
-    @property
-    def result(self) -> Any:
-        return self.out.origin
 
     @property
     def seconds(self) -> float:
         return self.deadline.left
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
-        deadline = Deadline(seconds)
-        staging = self.calls.staging(self.x.nbytes, self.x.device, deadline)
-        under_way: deque[tuple[int, int, Ticket]] = deque()
+        slots = min(self.sliced.slices, _SLOTS)
+        run = self._begun(group, slots, Deadline(seconds))
         try:
-            for begin, end, ticket in self._started(group, staging, deadline):
-                under_way.append((begin, end, ticket))
-                while under_way and under_way[0][2].done():
-                    self._put(staging, *under_way.popleft())
-            while under_way:
-                self._put(staging, *under_way.popleft())
+            run.all()
         except BaseException:
             self.calls.forget()
             raise
-        staging.native.end(self.out.stream)
-        return self.result
+        return self._ended(run)
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
-        """Starts the allreduce; returns when the copies to the host are complete.
+        """Starts the collective; returns when the copies to the host are complete.
 
-        The copies back to the device begin when the caller waits for the returned `Work`.
+        The copies back to the device begin when the caller waits for the returned `Work`. Host memory has room for all
+        slices.
         """
-        deadline = Deadline(seconds)
-        staging = self.calls.staging(self.x.nbytes, self.x.device, deadline)
+        run = self._begun(group, self.sliced.slices, Deadline(seconds))
         self.calls.forget()  # other calls may be started before this one is complete
-        slices = tuple(self._started(group, staging, deadline))
+        run.start_all()
 
         def deliver() -> Any:
-            for one in slices:
-                self._put(staging, *one)
-            staging.native.end(self.out.stream)
-            return self.result
+            run.finish_all()
+            return self._ended(run)
 
-        return Work(Tickets([ticket for _, _, ticket in slices]), deliver, waiter, owner)
+        return Work(Tickets(run.tickets), deliver, waiter, owner)
 
-    def _started(
-        self, group: _engine.Group, staging: _Staging, deadline: Deadline
-    ) -> Iterator[tuple[int, int, Ticket]]:
-        """Copies slices to the host and starts to reduce each; yields its bytes (begin, end) and its ticket."""
-        x, native = self.x, staging.native
-        host = staging.memory[: x.nbytes].view(x.dtype)
-        each = max(-(-x.size // _SLICES), _SMALLEST_SLICE // x.dtype.itemsize)
-        bounds = [(i, min(i + each, x.size)) for i in range(0, x.size, each)]
-        native.begin(x.stream)
-        unit = x.dtype.itemsize
-        copies = [native.fetch(a * unit, x.address + a * unit, (b - a) * unit) for a, b in bounds]
-        cuda.begin_write(self.out)
-        for (a, b), copy in zip(bounds, copies, strict=True):
-            if not copy.wait(deadline.left):
-                raise OpTimeout("a copy from the device was not complete in time: the stream is held up")
-            call = self.build(host[a:b], host[a:b], deadline.left, self.op, self.algorithm)
-            yield a * unit, b * unit, group.start(call.operation, call.taken, call.out, deadline.left)
+    def _begun(self, group: _engine.Group, slots: int, deadline: Deadline) -> _Run:
+        staging = self.calls.staging(slots * self.sliced.slot_bytes, self.like.device, deadline)
+        for stream in self._streams:
+            staging.native.begin(stream)
+        if self.out is not None:
+            cuda.begin_write(self.out)
+        return _Run(self, group, staging, slots, deadline)
 
-    def _put(self, staging: _Staging, begin: int, end: int, ticket: Ticket) -> None:
-        ticket.wait(None)
-        staging.native.put(begin, self.out.address + begin, end - begin)
+    def _ended(self, run: _Run) -> Any:
+        for stream in self._streams:
+            run.staging.native.end(stream)
+        return self.result
+
+    @property
+    def _streams(self) -> Sequence[int]:
+        """The streams in which the caller uses the arrays."""
+        return sorted({array.stream for array in (self.x, self.out) if array is not None})
+
+
+class _Run:
+    """One run of a call: slices that are copied to the host, and slices that are under way between ranks."""
+
+    def __init__(
+        self, call: StagedCall, group: _engine.Group, staging: _Staging, slots: int, deadline: Deadline
+    ) -> None:
+        self._call: Final = call
+        self._group: Final = group
+        self.staging: Final = staging
+        self._slots: Final = slots
+        self._deadline: Final = deadline
+        self._fetched: Final[deque[_engine.StagedCopy]] = deque()
+        self._under_way: Final[deque[Ticket]] = deque()
+        self._next_fetched = self._next_started = self._next_finished = 0
+        for _ in range(slots):
+            self._fetch()
+
+    @property
+    def tickets(self) -> list[Ticket]:
+        return list(self._under_way)
+
+    def all(self) -> None:
+        while self._next_started < self._call.sliced.slices:
+            while not self._fetched:  # all slots are in use
+                self._finish()
+            self._start()
+            while self._under_way and self._under_way[0].done():
+                self._finish()
+        self.finish_all()
+
+    def start_all(self) -> None:
+        while self._fetched:
+            self._start()
+
+    def finish_all(self) -> None:
+        while self._under_way:
+            self._finish()
+
+    def _offset(self, index: int) -> int:
+        return index % self._slots * self._call.sliced.slot_bytes
+
+    def _fetch(self) -> None:
+        index = self._next_fetched
+        self._fetched.append(self.staging.native.fetch(self._call.sliced.fetched(index, self._offset(index))))
+        self._next_fetched += 1
+
+    def _start(self) -> None:
+        one, index = self._call.sliced, self._next_started
+        if not self._fetched.popleft().wait(self._deadline.left):
+            raise OpTimeout("a copy from the device was not complete in time: the stream is held up")
+        operation = self._call.calls.operation(one, index, self._call.algorithm)
+        writes = one.out.counts or one.name == "broadcast"
+        out = self._view(one.out if one.out.counts else one.inp, index, one.output_offset) if writes else None
+        inp = None if one.name == "broadcast" else out if one.in_place else self._view(one.inp, index, 0)
+        self._under_way.append(self._group.start(operation, inp, out, self._deadline.left))
+        self._next_started += 1
+
+    def _finish(self) -> None:
+        """Wait for the oldest slice that is under way, copy it to the device, and use its memory again."""
+        self._under_way.popleft().wait(None)
+        one, index, native = self._call.sliced, self._next_finished, self.staging.native
+        if one.name == "exscan" and one.rank == 0:
+            host = self._view(one.out, index, one.output_offset)
+            host.fill(identity_of(one.op, host.dtype))
+        native.put(one.put(index, self._offset(index)))
+        self._next_finished += 1
+        if self._next_fetched < one.slices:
+            native.reuse()
+            self._fetch()
+
+    def _view(self, array: Parts, index: int, begin: int) -> npt.NDArray[Any]:
+        """The host memory of a slice of `array`, which begins `begin` bytes after the memory of the slice."""
+        one = self._call.sliced
+        start = self._offset(index) + begin
+        nbytes = slices.elements(array, index, one.slices) * one.dtype.itemsize
+        return self.staging.memory[start : start + nbytes].view(one.dtype)
+
+
+def _check_memory(array: CudaArray, what: str) -> None:
+    """ValueError if the driver does not know the memory, which it would copy as if it were pageable host memory."""
+    if array.nbytes and _engine.cuda_memory(array.address)[0] != "cuda":
+        raise ValueError(
+            f"{what} (address {array.address:#x}) is not memory of a CUDA device: its owner may have freed it, or it "
+            "is host memory"
+        )
+
+
+def _refuse_capture(x: CudaArray) -> None:
+    if _engine.is_capturing(x.stream, x.device):
+        raise ValueError(
+            "the stream is being captured into a graph, but the call runs through host memory, which no graph "
+            "contains: see explain"
+        )

@@ -12,7 +12,7 @@ from collectives.arrays.cuda import CudaArray
 
 ROWS: Final = ("reduce_scatter", "alltoall")  # collectives that divide the first axis among ranks
 FLOAT8: Final = ("float8_e4m3fn", "float8_e5m2")  # NCCL reduces them, and host memory has no reduction of them
-_IN_PLACE: Final = ("allreduce", "reduce")
+_IN_PLACE: Final = ("allreduce", "reduce", "scan", "exscan")
 
 
 def reduced(x: Any, name: str = "x") -> CudaArray:

@@ -59,7 +59,7 @@ class XlaArray:
         """A copy in host memory, when XLA's stream has come so far."""
         staging, memory = _staging(self.nbytes, self.device)
         staging.begin(self._stream)
-        if self.nbytes and not staging.fetch(0, self._address, self.nbytes).wait(_PATIENCE):
+        if self.nbytes and not staging.fetch([(0, self._address, self.nbytes)]).wait(_PATIENCE):
             raise OpTimeout(f"XLA's stream on device {self.device} has not come to a collective in {_PATIENCE:g} s")
         return memory[: self.nbytes].view(self.dtype).reshape(self.shape)
 
@@ -69,7 +69,7 @@ class XlaArray:
         memory[: self.nbytes] = np.ascontiguousarray(host, self.dtype).reshape(-1).view(np.uint8)
         staging.begin(self._stream)
         if self.nbytes:
-            staging.put(0, self._address, self.nbytes)
+            staging.put([(0, self._address, self.nbytes)])
         _end(staging, self._stream, self.device)
 
     def __setitem__(self, _everything: Any, value: Any) -> None:

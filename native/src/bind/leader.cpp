@@ -3,14 +3,17 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <type_traits>
 
 #include "bind/stream_ticket.hpp"
@@ -163,18 +166,42 @@ struct StagedCopy {
 class CudaStaging {
   public:
     CudaStaging(nb::handle array, std::size_t bytes, int device)
-        : staging_(cuda::PrimaryContext::of(device), memory(array, bytes, 1, "memory"), bytes) {}
-
-    void begin(std::uint64_t stream) { staging_.begin(stream_of(stream)); }
-    StagedCopy fetch(std::size_t offset, std::uint64_t from, std::size_t bytes) {
-        return {staging_.fetch(offset, from, bytes)};
+        : array_(nb::borrow(array)),
+          staging_(std::make_unique<cuda::Staging>(cuda::PrimaryContext::of(device),
+                                                   memory(array, bytes, 1, "memory"), bytes)) {}
+    CudaStaging(const CudaStaging&) = delete;
+    CudaStaging& operator=(const CudaStaging&) = delete;
+    ~CudaStaging() {
+        bool is_over = false;
+        {
+            const nb::gil_scoped_release nogil;
+            is_over = staging_->drain();
+        }
+        if (is_over) return;
+        // Copies that a stream holds up may still write the memory: it is kept as long as the process.
+        static_cast<void>(staging_.release());
+        static_cast<void>(array_.release());
     }
-    void put(std::size_t offset, std::uint64_t to, std::size_t bytes) { staging_.put(offset, to, bytes); }
-    void end(std::uint64_t stream) { staging_.end(stream_of(stream)); }
-    bool is_free() const { return staging_.is_free(); }
+
+    // (offset in the host memory, address on the device, bytes)
+    using Copies = std::vector<std::tuple<std::size_t, std::uint64_t, std::size_t>>;
+
+    void begin(std::uint64_t stream) { staging_->begin(stream_of(stream)); }
+    StagedCopy fetch(const Copies& copies) { return {staging_->fetch(plain(copies))}; }
+    void put(const Copies& copies) { staging_->put(plain(copies)); }
+    void reuse() { staging_->reuse(); }
+    void end(std::uint64_t stream) { staging_->end(stream_of(stream)); }
+    bool is_free() const { return staging_->is_free(); }
 
   private:
-    cuda::Staging staging_;
+    static std::vector<cuda::Staging::Copy> plain(const Copies& copies) {
+        std::vector<cuda::Staging::Copy> found;
+        for (const auto& [offset, address, bytes] : copies) found.push_back({offset, address, bytes});
+        return found;
+    }
+
+    nb::object array_;
+    std::unique_ptr<cuda::Staging> staging_;
 };
 
 }  // namespace
@@ -190,8 +217,9 @@ void add_leader(nb::module_& module) {
     nb::class_<CudaStaging>(module, "CudaStaging")
         .def(nb::init<nb::handle, std::size_t, int>(), "memory"_a, "nbytes"_a, "device"_a)
         .def("begin", &CudaStaging::begin, "stream"_a)
-        .def("fetch", &CudaStaging::fetch, "offset"_a, "address"_a, "nbytes"_a)
-        .def("put", &CudaStaging::put, "offset"_a, "address"_a, "nbytes"_a)
+        .def("fetch", &CudaStaging::fetch, "copies"_a)
+        .def("put", &CudaStaging::put, "copies"_a)
+        .def("reuse", &CudaStaging::reuse)
         .def("end", &CudaStaging::end, "stream"_a)
         .def_prop_ro("is_free", &CudaStaging::is_free);
     nb::class_<LeaderCall>(module, "LeaderCall");

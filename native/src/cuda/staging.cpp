@@ -10,7 +10,7 @@
 namespace collectives::cuda {
 
 namespace {
-// Copies on streams that nothing holds up end within this time.
+// Copies that nothing holds up end within this time.
 constexpr std::chrono::seconds copies_end{5};
 }  // namespace
 
@@ -23,25 +23,27 @@ Staging::Staging(std::shared_ptr<const PrimaryContext> context, std::byte* memor
     memory_.emplace(context_, memory, bytes);
 }
 
-Staging::~Staging() {
+bool Staging::drain() noexcept {
     try {
         const Current current(*context_);
+        reuse();
         order(to_host_.handle(), to_device_.handle());
         last_.emplace(signals_->take());
         last_->set_by(to_device_.handle());
         for (const auto until = Clock::now() + copies_end; !is_free() && Clock::now() < until;) {
             std::this_thread::sleep_for(std::chrono::microseconds(100));
         }
+        return is_free();
     } catch (const Error&) {
-        return;  // the context is lost, and all copies with it
+        return true;  // the context is lost, and all copies with it
     }
 }
 
-Pointer Staging::at(std::size_t offset, std::size_t bytes) const {
-    if (offset > bytes_ || bytes > bytes_ - offset) {
+Pointer Staging::at(const Copy& copy) const {
+    if (copy.offset > bytes_ || copy.bytes > bytes_ - copy.offset) {
         throw Error(ErrorKind::invalid, "a copy reaches beyond the staging memory");
     }
-    return memory_->on_device() + offset;
+    return memory_->on_device() + copy.offset;
 }
 
 void Staging::begin(StreamHandle stream) {
@@ -50,17 +52,22 @@ void Staging::begin(StreamHandle stream) {
     order(stream, to_device_.handle());
 }
 
-Signal Staging::fetch(std::size_t offset, Pointer from, std::size_t bytes) {
+Signal Staging::fetch(std::span<const Copy> copies) {
     const Current current(*context_);
-    copy(to_host_.handle(), at(offset, bytes), from, bytes);
+    for (const Copy& one : copies) copy(to_host_.handle(), at(one), one.on_device, one.bytes);
     Signal signal = signals_->take();
     signal.set_by(to_host_.handle());
     return signal;
 }
 
-void Staging::put(std::size_t offset, Pointer to, std::size_t bytes) {
+void Staging::put(std::span<const Copy> copies) {
     const Current current(*context_);
-    copy(to_device_.handle(), to, at(offset, bytes), bytes);
+    for (const Copy& one : copies) copy(to_device_.handle(), one.on_device, at(one), one.bytes);
+}
+
+void Staging::reuse() {
+    const Current current(*context_);
+    order(to_device_.handle(), to_host_.handle());
 }
 
 void Staging::end(StreamHandle stream) {

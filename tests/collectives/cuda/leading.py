@@ -69,6 +69,13 @@ def expected(inputs: list[Any], op: str) -> Any:
     return result
 
 
+def xor(inputs: list[Any]) -> Any:
+    result = inputs[0].copy()
+    for one in inputs[1:]:
+        result ^= one
+    return result
+
+
 @case
 def results() -> None:
     """All dtypes and ops give the bits that the CPU's kernels give, in the order of ranks; odd sizes, too."""
@@ -167,7 +174,9 @@ def order() -> None:
             gate.hold(held)
         work = comm.allreduce_async(x, out=late, stream=held)
         time.sleep(0.2)
-        assert not work.done()
+        if work.done():  # then closing would wait for the held stream
+            print("AssertionError: the call was complete before all ranks had come to it", flush=True)
+            os._exit(1)
         with raises(OpTimeout, "still running"):
             work.wait(0.05)
         with raises(OpTimeout, "synchronize waited", "1 of the operations"):
@@ -242,6 +251,82 @@ def staged() -> None:
 
 
 @case
+def staged_calls() -> None:
+    """Other collectives than allreduce in slices: even and uneven parts, large enough for slots to be used again."""
+    from collectives.calls import slices, staged
+
+    setattr(staged, "_SLOTS", 3)  # noqa: B010
+    setattr(slices, "_LARGEST", 1 << 20)  # noqa: B010
+    used: list[int] = []
+    staging = staged.StagedCalls.staging
+
+    def noted(self: Any, nbytes: int, *more: Any) -> Any:
+        used.append(nbytes)
+        return staging(self, nbytes, *more)
+
+    setattr(staged.StagedCalls, "staging", noted)  # noqa: B010
+    with start() as comm:
+        comm.allreduce(array(np.ones(4)))  # here the ranks compare their devices
+        for count in (2_500_003, 1_300_001):
+            inputs = inputs_of(np.float32, count)
+            x = array(inputs[RANK])
+            for root in (0, SIZE - 1):
+                total = comm.reduce(x, "max", root=root)
+                assert (total is None) == (root != RANK)
+                if total is not None:
+                    np.testing.assert_array_equal(total.get(), np.max(inputs, axis=0))
+                y = array(inputs[RANK])
+                assert comm.broadcast(y, root=root) is y
+                np.testing.assert_array_equal(y.get(), inputs[root])
+                gathered = comm.gather(x, root=root)
+                assert (gathered is None) == (root != RANK)
+                if gathered is not None:
+                    np.testing.assert_array_equal(gathered.get(), np.stack(inputs))
+            out = array(np.zeros((SIZE, count), np.float32))
+            assert comm.allgather(x, out=out) is out
+            np.testing.assert_array_equal(out.get(), np.stack(inputs))
+            np.testing.assert_array_equal(comm.scan(x, "max").get(), np.max(inputs[: RANK + 1], axis=0))
+            before = np.max(inputs[:RANK], axis=0) if RANK else np.full(count, -np.inf, np.float32)
+            np.testing.assert_array_equal(comm.exscan(x, "max").get(), before)
+            assert comm.allreduce(x, "min", out=x) is x
+            np.testing.assert_array_equal(x.get(), np.min(inputs, axis=0))
+        inputs = [one.reshape(SIZE, -1) for one in inputs_of(np.int64, SIZE * 400_003)]
+        x = array(inputs[RANK])
+        np.testing.assert_array_equal(comm.reduce_scatter(x, "bxor").get()[0], xor(inputs)[RANK])
+        np.testing.assert_array_equal(comm.alltoall(x).get(), np.stack([one[RANK] for one in inputs]))
+        parts = [r * 300_000 + 1 for r in range(SIZE)]
+        mine = [np.arange(2 * n, dtype=np.float64).reshape(n, 2) + r for r, n in enumerate(parts)]
+        whole = np.concatenate(mine)
+        np.testing.assert_array_equal(comm.allgatherv(array(mine[RANK])).get(), whole)
+        gathered = comm.gatherv(array(mine[RANK]), root=SIZE - 1)
+        assert (gathered is None) == (SIZE - 1 != RANK)
+        if gathered is not None:
+            np.testing.assert_array_equal(gathered.get(), whole)
+        spread = comm.reduce_scatterv(array(whole * (RANK + 1)), parts, "max")
+        np.testing.assert_array_equal(spread.get(), SIZE * mine[RANK])
+        assert 0 < max(used) <= 3 * (2 << 20) + 4096, used  # input and output of three slices of 1 MiB
+        work = comm.allgather_async(array(np.full(1_200_000, RANK, np.float32)))
+        other = comm.broadcast_async(array(np.full(1_500_000, RANK, np.float32)), root=1)
+        np.testing.assert_array_equal(other.wait().get()[::1000], 1)
+        np.testing.assert_array_equal(work.wait().get()[:, ::1000].mean(axis=1), np.arange(SIZE))
+        del work, other
+        with raises(ValueError, "first axis"):
+            comm.reduce_scatter(array(np.zeros((SIZE + 1, 1 << 20), np.float32)))
+        with raises(ValueError, "root"):
+            comm.broadcast(array(np.zeros(2 << 20, np.float32)), root=SIZE)
+        freed = array(np.zeros(2 << 20, np.float32))
+        freed.free()
+        with raises(ValueError, "x (address 0x", "not memory of a CUDA device"):
+            comm.broadcast(freed, root=0)
+        stream = Stream()
+        stream.begin_capture()
+        with raises(ValueError, "captured"), stream:
+            comm.allgather(out)
+        stream.end_capture()  # the capture itself is not lost
+    assert driver.registered() == 0, driver.registered()
+
+
+@case
 def graphs() -> None:
     """Captured calls are replayed with other inputs, one rank delayed, beside other calls."""
     with start(transport="leader") as comm:
@@ -312,7 +397,7 @@ def chosen() -> None:
         assert last_engine(comm) == "leader"
         text = comm.explain("allreduce", 1024)
         assert "on CUDA     leader: one rank's kernel" in text and "device=shared" in text, text
-        assert ", on device 0" in text, text
+        assert ", on device 0" in text and "MPS         no control pipe" in text, text
         text = comm.explain("scan", 1024)
         assert "on CUDA     staging" in text and "not         leader: it does not run scan" in text, text
         np.testing.assert_array_equal(comm.allreduce(x, algorithm="ring").get(), np.full(4, SIZE * 1.0))

@@ -37,11 +37,21 @@ def test_streams_with_a_delayed_rank(case: str, stand_in: StandIn, tmp_path: Pat
     succeed(run(case, tmp_path, stand_in.environment(tmp_path), 3, worker=WORKER))
 
 
-@pytest.mark.parametrize(("case", "waits"), [("order", "main"), ("order", "other"), ("graphs", "main")])
-def test_no_wait_is_superfluous(case: str, waits: str, stand_in: StandIn, tmp_path: Path) -> None:
-    """Without the waits that a caller, or the leader's thread, puts into streams, results are wrong or early."""
-    environment = {**stand_in.environment(tmp_path), "STAND_IN_DROP_WAITS": waits}
-    ended = run(case, tmp_path, environment, 3, worker=WORKER)
+@pytest.mark.parametrize(
+    ("case", "waits", "on"),
+    [
+        ("order", "main", [0]),  # of the leader's stream, for the kernel
+        ("order", "main", [1, 2]),  # of the others' streams
+        ("order", "other", [0]),  # of the kernel, for all ranks' streams
+        ("graphs", "main", [0]),  # of the leader's graph, for the others
+        ("graphs", "main", [1, 2]),  # of the others' graphs, for the leader
+    ],
+    ids=["leader", "others", "kernel", "graph of the leader", "graphs of the others"],
+)
+def test_no_wait_is_superfluous(case: str, waits: str, on: list[int], stand_in: StandIn, tmp_path: Path) -> None:
+    """If one of the waits is left out of streams, results are wrong or early. The last rank is late."""
+    each = {rank: {"STAND_IN_DROP_WAITS": waits} for rank in on}
+    ended = run(case, tmp_path, stand_in.environment(tmp_path), 3, each, worker=WORKER)
     assert any("AssertionError" in one.output for one in ended), [one.output for one in ended]
 
 
@@ -76,7 +86,8 @@ def test_devices_that_are_not_shared(peers: str, stand_in: StandIn, tmp_path: Pa
     succeed(run("own_devices", tmp_path, environment, worker=WORKER))
 
 
-def test_staging(stand_in: StandIn, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("case", "size"), [("staged", 2), ("staged_calls", 2), ("staged_calls", 3)])
+def test_staging(case: str, size: int, stand_in: StandIn, tmp_path: Path) -> None:
     """Ranks whose devices do not reach each other, without NCCL."""
     environment = {
         **stand_in.environment(tmp_path),
@@ -84,7 +95,8 @@ def test_staging(stand_in: StandIn, tmp_path: Path) -> None:
         "COLLECTIVES_NCCL": "/no/such/file",
         "WHY": "cannot be reached",
     }
-    succeed(run("staged", tmp_path, environment, each=OWN, worker=WORKER))
+    each = {rank: {"WORKER_DEVICE": str(rank)} for rank in range(size)}
+    succeed(run(case, tmp_path, environment, size, each, worker=WORKER))
 
 
 @pytest.mark.parametrize(

@@ -82,13 +82,46 @@ TEST_CASE("arrays pass through staging memory in the order of the caller's strea
     std::vector<float> memory(1024);
     cuda::Staging staging(context, reinterpret_cast<std::byte*>(memory.data()), 4096);
     staging.begin(stream.handle());
-    const cuda::Signal there = staging.fetch(16, from.address(), 16);
+    const std::array<cuda::Staging::Copy, 2> in{{{16, from.address(), 8}, {32, from.address() + 8, 8}}};
+    const cuda::Signal there = staging.fetch(in);
     while (!there.is_set()) std::this_thread::yield();
     CHECK(memory[4] == 1);
-    staging.put(16, to.address(), 16);
+    CHECK(memory[8] == 3);
+    const std::array<cuda::Staging::Copy, 2> out{{{16, to.address(), 8}, {32, to.address() + 8, 8}}};
+    staging.put(out);
     staging.end(stream.handle());
     stream.synchronize();
     CHECK(to.values() == from.values());
     CHECK(staging.is_free());
-    CHECK_THROWS_AS(staging.put(4090, to.address(), 16), Error);
+    const std::array<cuda::Staging::Copy, 1> beyond{{{4090, to.address(), 16}}};
+    CHECK_THROWS_AS(staging.put(beyond), Error);
+    CHECK(staging.drain());
+}
+
+TEST_CASE("staging memory is used again only when its bytes are on the device") {
+    const auto context = cuda::PrimaryContext::of(0);
+    const cuda::Current current(*context);
+    const TestStream stream;
+    const DeviceFloats from({1, 2});
+    const DeviceFloats to({0, 0});
+    std::vector<float> memory(1024);
+    cuda::Staging staging(context, reinterpret_cast<std::byte*>(memory.data()), 4096);
+    staging.begin(stream.handle());
+    const std::array<cuda::Staging::Copy, 1> first{{{0, from.address(), 4}}};
+    const std::array<cuda::Staging::Copy, 1> second{{{0, from.address() + 4, 4}}};
+    const std::array<cuda::Staging::Copy, 1> back{{{0, to.address(), 4}}};
+    staging.fetch(first);
+    staging.reuse();
+    const cuda::Signal there = staging.fetch(second);
+    while (!there.is_set()) std::this_thread::yield();
+    CHECK(memory[0] == 2);
+    staging.put(back);
+    staging.reuse();
+    const cuda::Signal again = staging.fetch(first);
+    while (!again.is_set()) std::this_thread::yield();
+    staging.end(stream.handle());
+    stream.synchronize();
+    CHECK(memory[0] == 1);
+    CHECK(to.values() == std::vector<float>{2, 0});
+    CHECK(staging.drain());
 }
