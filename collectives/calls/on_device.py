@@ -6,7 +6,9 @@ host memory, on all ranks alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from collectives.arrays import cuda
@@ -21,8 +23,10 @@ from collectives.calls.external import ARGUMENTS
 from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.pieces import Piece
+from collectives.calls.prepare import Shape
+from collectives.calls.scheduled import even_shape
 from collectives.calls.status import Status
-from collectives.calls.streamed import COLLECTIVES, ENGINE, HIERARCHY, StreamCall, StreamCalls, check_not_first
+from collectives.calls.streamed import COLLECTIVES, ENGINE, HIERARCHY, StreamCall, StreamCalls, check_not_first, is_own
 from collectives.calls.targets import output, overlap, reduced, target
 from collectives.native import _engine
 
@@ -70,8 +74,9 @@ class DeviceCalls:
             return self._message(name, x, out, timeout, args, stream)
         if name in self._uneven:
             return self._uneven[name](x, out, timeout, *args, stream=stream)
-        if name not in COLLECTIVES:
-            self._streams.check_staged(f"NCCL does not run {name}", stream)
+        if name not in COLLECTIVES and not (name == "scan" and is_own(args[-1])):
+            own = f"schedules of {name} do not run on devices" if is_own(args[-1]) else f"NCCL does not run {name}"
+            self._streams.check_staged(own, stream)
             return None
         return self._collective(name, x, out, timeout, args, stream)
 
@@ -124,6 +129,8 @@ class DeviceCalls:
         if op is not None and not isinstance(op, str):
             self._streams.check_staged("op is a function", stream)
             return None
+        if name == "scan" and op == "avg":
+            return None  # which is refused like in host memory
         at = -1 if root is None else check_rank(root, self._calls.size, "root")
         writes_x = name == "broadcast" and at != self._calls.rank
         array = cuda.writing(x, "x", moved=True) if writes_x else reduced(x) if op else cuda.reading(x, moved=True)
@@ -147,7 +154,8 @@ class DeviceCalls:
         if not chosen:
             return None
         if chosen != ENGINE:
-            return streams.scheduled(name, array, made, op or "", at, chosen, handle, deadline)
+            shape = even_shape(name, array.size, array.dtype, op or "", max(at, 0), self._calls.size)
+            return streams.scheduled(shape, array, made, chosen, handle, deadline)
         operation = self._streams.agreement(name, array.dtype, op or "", at, array.size)
         planned = pieces.collective(name, array, made, self._calls.size, op or "", at)
         return self._ready(planned, operation, array, made, handle, deadline)
@@ -186,12 +194,15 @@ class DeviceCalls:
     ) -> StreamCall | None:
         deadline = self._calls.limit(timeout)
         array = _with_rows(cuda.reading(x, "x", moved=True), f"{name}v")
-        handle = self._handle(name, array, algorithm, stream, deadline)
-        if handle is None:
+        handle, chosen = self._handle(name, array, algorithm, stream, deadline)
+        if not chosen:
             return None
         rows = self._calls.rows_of_all(array, name, deadline)
         receives = name == "allgather" or root == self._calls.rank
         made = cuda.fresh(array, (sum(rows), *array.shape[1:]), handle) if receives else None
+        if chosen != ENGINE:
+            shape = Shape(name, array.dtype, array.size, _elements(array, rows), 0, root=max(root, 0))
+            return self._streams.scheduled(shape, array, made, chosen, handle, deadline)
         if name == "allgather":
             assert made is not None
             planned = pieces.allgatherv(array, made, rows, self._calls.rank)
@@ -206,11 +217,14 @@ class DeviceCalls:
         deadline = self._calls.limit(timeout)
         array = _with_rows(cuda.reading(x, "x", moved=True), "alltoallv")
         leaving = check_counts(counts, self._calls.size, array.shape[0])
-        handle = self._handle("alltoall", array, algorithm, stream, deadline)
-        if handle is None:
+        handle, chosen = self._handle("alltoall", array, algorithm, stream, deadline)
+        if not chosen:
             return None
         coming = self._calls.rows_for_me(array, leaving, deadline)
         made = cuda.fresh(array, (sum(coming), *array.shape[1:]), handle)
+        if chosen != ENGINE:
+            shape = Shape("alltoall", array.dtype, _elements(array, leaving.tolist()), _elements(array, coming), 0)
+            return self._streams.scheduled(shape, array, made, chosen, handle, deadline)
         planned = pieces.alltoallv(array, made, leaving.tolist(), coming)
         operation = self._streams.agreement("alltoall", array.dtype, "", 0, 0, f"rows {array.shape[1:]}")
         return self._ready(planned, operation, array, made, handle, deadline)
@@ -224,7 +238,10 @@ class DeviceCalls:
         deadline = self._calls.limit(timeout)
         array = _with_rows(reduced(x), "reduce_scatterv")
         rows = check_counts(counts, self._calls.size, array.shape[0]).tolist()
-        if not self._streams.decide("reduce_scatter", array.nbytes, array.dtype, op, algorithm, stream):
+        decide = partial(
+            self._streams.decide, "reduce_scatter", array.nbytes, array.dtype, op, algorithm, stream, uneven=True
+        )
+        if not decide():
             return None
         self._check_block()
         handle = array.stream if stream is None else cuda.handle_of(stream)
@@ -232,7 +249,13 @@ class DeviceCalls:
         made = output("reduce_scatterv", array, out, shape, handle)
         if self._staged(array, handle, stream, deadline):
             return None
-        self._streams.decide("reduce_scatter", array.nbytes, array.dtype, op, algorithm, stream)
+        chosen = decide()
+        if not chosen:
+            return None
+        if chosen != ENGINE:
+            parts = _elements(array, rows)
+            shape = Shape("reduce_scatter", array.dtype, parts, made.size, array.size, op, purpose=f"counts {rows}")
+            return self._streams.scheduled(shape, array, made, chosen, handle, deadline)
         planned = pieces.reduce_scatterv(array, made, rows, self._calls.rank, op)
         operation = self._streams.agreement("reduce_scatter", array.dtype, op, 0, array.size, f"counts {rows}")
         return self._ready(planned, operation, array, made, handle, deadline)
@@ -249,7 +272,8 @@ class DeviceCalls:
         def read() -> Any:
             if cuda.on_cuda(x):
                 array = _with_rows(cuda.reading(x, "x", moved=True), name)
-                if streams.decide("scatter", array.nbytes, array.dtype, "", algorithm, stream):
+                uneven = name == "scatterv"
+                if streams.decide("scatter", array.nbytes, array.dtype, "", algorithm, stream, uneven=uneven):
                     return array
             else:
                 self._refuse_host("scatter", None, stream)
@@ -273,6 +297,12 @@ class DeviceCalls:
             return calls.scatter_data(header, name, host, x, root, algorithm, deadline)
         row = (header.rows[calls.rank], *header.trailing) if name == "scatterv" else header.trailing
         made = cuda.new(header.library, row, header.dtype, device, handle)
+        if is_own(algorithm):
+            row_elements = header.row_elements
+            mine, everyone = header.rows[calls.rank] * row_elements, tuple(r * row_elements for r in header.rows)
+            even = Shape("scatter", header.dtype, row_elements * calls.size, row_elements, row_elements, root=root)
+            shape = even if name == "scatter" else even._replace(inp=everyone, out=mine, agreed=0)
+            return streams.scheduled(shape, inp if is_root else None, made, algorithm, handle, deadline)
         planned = pieces.scatterv(inp, made, header.rows, root)
         operation = streams.agreement("scatter", header.dtype, "", root, 0, f"rows {header.rows} {header.trailing}")
         producer = inp.stream if is_root else handle
@@ -330,13 +360,16 @@ class DeviceCalls:
 
     # --- common parts
 
-    def _handle(self, name: str, array: CudaArray, algorithm: object, stream: Any, deadline: Deadline) -> int | None:
-        """The stream of a call whose lengths differ; None if it runs on host memory."""
-        if not self._streams.decide(name, array.nbytes, array.dtype, "", algorithm, stream):
-            return None
+    def _handle(
+        self, name: str, array: CudaArray, algorithm: object, stream: Any, deadline: Deadline
+    ) -> tuple[int, str]:
+        """The stream of a call whose lengths differ, and "nccl" or the algorithm that runs it; "" for host memory."""
+        decide = partial(self._streams.decide, name, array.nbytes, array.dtype, "", algorithm, stream, uneven=True)
+        if not decide():
+            return 0, ""
         self._check_block()
         handle = array.stream if stream is None else cuda.handle_of(stream)
-        return None if self._staged(array, handle, stream, deadline) else handle
+        return (0, "") if self._staged(array, handle, stream, deadline) else (handle, decide())
 
     def _staged(self, array: CudaArray, handle: int, stream: Any, deadline: Deadline) -> bool:
         """Make NCCL's communicator; whether the call runs on host memory, since that was not possible."""
@@ -380,6 +413,12 @@ class DeviceCalls:
                     f"rank {self._calls.rank}: array 0 is on device {arrays[0].device} and array {i} on device "
                     f"{array.device}: give all on one device"
                 )
+
+
+def _elements(array: CudaArray, rows: Sequence[int]) -> tuple[int, ...]:
+    """The elements of the rows of each rank."""
+    row = math.prod(array.shape[1:])
+    return tuple(count * row for count in rows)
 
 
 def _with_rows(array: CudaArray, name: str) -> CudaArray:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from collectives.algorithms import registry
-from collectives.arrays.cuda import CudaArray
 from collectives.arrays.dtypes import Dtype, dtype_of
 from collectives.calls.prepare import Preparer, Shape
 from collectives.native import _engine
@@ -20,10 +19,12 @@ from collectives.schedule.algorithm import Algorithm
 if TYPE_CHECKING:
     from collectives.schedule.rounds import Rounds
 
-# Those in which every rank knows the size of the arrays, and has one.
-COLLECTIVES: Final = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "alltoall")
+COLLECTIVES: Final = (
+    *("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter", "alltoall", "scan"),
+)
 PURPOSE: Final = "on CUDA"  # ranks notice if some of them make the call in host memory
 _MOST_KEPT: Final = 1024
+_LOGICAL: Final = ("land", "lor", "lxor")
 _BYTE: Final = np.dtype(np.uint8)
 
 
@@ -42,28 +43,35 @@ class Schedules:
         self._kept: Final[dict[tuple[Shape, str], Scheduled]] = {}
         self._against: Final[dict[tuple[object, ...], str]] = {}
 
-    def why_not(self, name: str, dtype: str, op: str, algorithm: str, no_nccl: str, no_compiler: str) -> str:
+    def why_not(
+        self, name: str, dtype: str, op: str, algorithm: str, no_nccl: str, no_compiler: str, uneven: bool = False
+    ) -> str:
         """Returns why the steps of `algorithm` do not run such a call on devices, "" if they do; cached.
 
         `no_nccl`: why the group uses no NCCL, "" if it does. `no_compiler`: why some rank has no compiler of kernels,
-        "" if all have one. ValueError for an unknown algorithm, or one that does not work for this group; TypeError or
-        ValueError for an invalid op.
+        "" if all have one. `uneven`: whether the parts of ranks may have different lengths. ValueError for an unknown
+        algorithm, or one that does not work for this group; TypeError or ValueError for an invalid op.
         """
-        key = (name, dtype, op, algorithm, no_nccl, no_compiler, self._prepare.table.in_order)
+        key = (name, dtype, op, algorithm, no_nccl, no_compiler, uneven, self._prepare.table.in_order)
         found = self._against.get(key)
         if found is None:
-            found = self._against[key] = self._why_not(name, dtype, op, algorithm, no_nccl, no_compiler)
+            found = self._against[key] = self._why_not(name, dtype, op, algorithm, no_nccl, no_compiler, uneven)
         return found
 
-    def _why_not(self, name: str, dtype: str, op: str, algorithm: str, no_nccl: str, no_compiler: str) -> str:
+    def _why_not(
+        self, name: str, dtype: str, op: str, algorithm: str, no_nccl: str, no_compiler: str, uneven: bool
+    ) -> str:
         if name not in COLLECTIVES:
             return f"schedules of {name} do not run on devices"
         prepare = self._prepare
         if op and dtype not in _engine.DTYPES:
             return f"no kernel reduces {dtype}"
-        chosen, _, _ = prepare.choose(_shape(name, 0, _BYTE, "", 0, prepare.size), algorithm)
+        shape = even_shape(name, 0, _BYTE, "", 0, prepare.size)
+        chosen, _, _ = prepare.choose(shape._replace(inp=(), out=()) if uneven else shape, algorithm)
         if op:
             prepare.check_op(dtype_of(dtype), op)
+        if name == "scan" and op in _LOGICAL:
+            return f"the result of a scan by {op} on rank 0 is no copy of its input"
         if no_nccl:
             return no_nccl
         if prepare.size == 1:
@@ -89,9 +97,9 @@ class Schedules:
         prepare = self._prepare
         return rounds_of(algorithm, prepare.rank, prepare.size, root, prepare.layout)
 
-    def get(self, name: str, x: CudaArray, op: str, root: int, algorithm: str) -> Scheduled:
-        """The call on `x`; cached."""
-        shape = _shape(name, x.size, x.dtype, op, max(root, 0), self._prepare.size)
+    def get(self, shape: Shape, algorithm: str) -> Scheduled:
+        """The call; cached."""
+        shape = shape._replace(purpose=f"{PURPOSE} {shape.purpose}".rstrip())
         key = (shape, algorithm)
         found = self._kept.get(key)
         if found is None:
@@ -103,8 +111,12 @@ class Schedules:
         return found
 
 
-def _shape(name: str, count: int, dtype: Dtype, op: str, root: int, size: int) -> Shape:
-    """`count`: the elements of x."""
+def even_shape(name: str, count: int, dtype: Dtype, op: str, root: int, size: int) -> Shape:
+    """Returns the shape of a call in which all ranks have equal parts. `count`: the elements of x."""
     inp = 0 if name == "broadcast" else count
-    out = count * size if name in ("allgather", "gather") else count // size if name == "reduce_scatter" else count
-    return Shape(name, dtype, inp, out, count, op or "sum", root, purpose=PURPOSE)
+    out = count
+    if name in ("allgather", "gather"):
+        out = count * size
+    if name in ("reduce_scatter", "scatter"):
+        out = count // size
+    return Shape(name, dtype, inp, out, out if name == "scatter" else count, op or "sum", root)

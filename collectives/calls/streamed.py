@@ -18,6 +18,7 @@ from collectives.arrays.dtypes import Dtype, check_dtype, name_of, reduced_name
 from collectives.calls.issued import Issued
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.pieces import Piece
+from collectives.calls.prepare import Shape
 from collectives.calls.scheduled import Schedules
 from collectives.calls.status import Status
 from collectives.calls.targets import another_device
@@ -163,15 +164,25 @@ class StreamCalls:
         return not self.why_not_scheduled(name, dtype, op, algorithm)
 
     def decide(
-        self, name: str, nbytes: int, dtype: Dtype, op: str, algorithm: object, stream: Any, *, schedules: bool = False
+        self,
+        name: str,
+        nbytes: int,
+        dtype: Dtype,
+        op: str,
+        algorithm: object,
+        stream: Any,
+        *,
+        schedules: bool = False,
+        uneven: bool | None = None,
     ) -> str:
         """Returns "nccl" or the name of the algorithm that runs such a call on devices; "" if host memory may be used.
 
-        `schedules`: whether an algorithm of this library may run it. Raises ValueError or TypeError for invalid
-        arguments, TransportUnavailable if NCCL cannot run the call and nothing else may run it.
+        `schedules`: whether an algorithm of this library may run it. `uneven`: such an algorithm may run it if the call
+        names the algorithm; whether the parts of ranks may have different lengths. Raises ValueError or TypeError for
+        invalid arguments, TransportUnavailable if NCCL cannot run the call and nothing else may run it.
         """
-        if schedules and isinstance(algorithm, str) and algorithm not in ("auto", ENGINE):
-            return self._decide_named(name, dtype, op, algorithm, stream)
+        if (schedules or uneven is not None) and is_own(algorithm):
+            return self._decide_named(name, dtype, op, str(algorithm), stream, bool(uneven))
         choice, against = self.choose(name, nbytes, name_of(dtype), op, schedules=schedules)
         chosen = "" if choice is None else choice.algorithm
         if op and reduced_name(dtype) is None and chosen != ENGINE:
@@ -188,8 +199,8 @@ class StreamCalls:
             return ""
         return chosen
 
-    def _decide_named(self, name: str, dtype: Dtype, op: str, algorithm: str, stream: Any) -> str:
-        against = self.why_not_scheduled(name, name_of(dtype), op, algorithm)
+    def _decide_named(self, name: str, dtype: Dtype, op: str, algorithm: str, stream: Any, uneven: bool) -> str:
+        against = self.why_not_scheduled(name, name_of(dtype), op, algorithm, uneven)
         if not against:
             return algorithm
         if op:
@@ -197,13 +208,13 @@ class StreamCalls:
         self.check_staged(f"algorithm={algorithm!r} runs on host memory: {against}", stream)
         return ""
 
-    def why_not_scheduled(self, name: str, dtype: str, op: str, algorithm: str) -> str:
+    def why_not_scheduled(self, name: str, dtype: str, op: str, algorithm: str, uneven: bool = False) -> str:
         """Returns why the schedule (the steps) of `algorithm` does not run on devices, "" if it does.
 
-        ValueError for an unknown algorithm, or one that does not work for this group; TypeError or ValueError for an
-        invalid op.
+        `uneven`: whether the parts of ranks may have different lengths. ValueError for an unknown algorithm, or one
+        that does not work for this group; TypeError or ValueError for an invalid op.
         """
-        return self._schedules.why_not(name, dtype, op, algorithm, self._without, self._no_compiler)
+        return self._schedules.why_not(name, dtype, op, algorithm, self._without, self._no_compiler, uneven)
 
     def rounds(self, name: str, algorithm: str) -> int:
         """The number of rounds of messages in which the schedule of `algorithm` runs on devices."""
@@ -291,21 +302,22 @@ class StreamCalls:
 
     def scheduled(
         self,
-        name: str,
-        x: CudaArray,
+        shape: Shape,
+        x: CudaArray | None,
         made: CudaArray | None,
-        op: str,
-        root: int,
         algorithm: str,
         handle: int,
         deadline: Deadline,
     ) -> StreamCall:
-        """Returns a call that runs the steps of `algorithm` in stream `handle`. `made`: the result's array, or None."""
+        """Returns a call that runs the steps of `algorithm` in stream `handle`.
+
+        `x`, `made`: the arrays of this rank and its result, or None.
+        """
         assert self._member is not None
-        one = self._schedules.get(name, x, op, root, algorithm)
-        inp = 0 if name == "broadcast" else x.address
+        one = self._schedules.get(shape, algorithm)
+        inp = 0 if x is None or shape.collective == "broadcast" else x.address
         out = 0 if made is None else made.address
-        producer = x.stream if x.stream != handle else None
+        producer = x.stream if x is not None and x.stream != handle else None
         native = self._member.schedule(one.rounds, inp, out, self._compiler, handle, producer)
         written = () if made is None else (made,)
         return StreamCall(self, native, handle, written, None if made is None else made.origin, (x, made), deadline)
@@ -356,6 +368,11 @@ class StreamCalls:
     def unfinished(self) -> int:
         """How many of the issued operations are not complete."""
         return self._issued.unfinished
+
+
+def is_own(algorithm: object) -> bool:
+    """Whether `algorithm` can be the name of an algorithm of this library."""
+    return isinstance(algorithm, str) and algorithm not in ("auto", ENGINE)
 
 
 def check_not_first(calls: Calls) -> None:

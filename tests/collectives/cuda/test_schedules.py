@@ -17,7 +17,14 @@ def test_every_algorithm(size: int, stand_in: StandIn, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    ["every_dtype_and_op", "in_stream_order", "scheduled_in_a_graph", "schedules_explained", "schedule_of_a_late_rank"],
+    [
+        "uneven_algorithms",
+        "every_dtype_and_op",
+        "in_stream_order",
+        "scheduled_in_a_graph",
+        "schedules_explained",
+        "schedule_of_a_late_rank",
+    ],
 )
 def test_calls(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     size = 2 if case == "schedule_of_a_late_rank" else 3

@@ -43,6 +43,8 @@ def _numbers(count: int, dtype: Any) -> Any:
 
 def _run(comm: collectives.Communicator, name: str, x: Any, algorithm: str) -> Any:
     call = getattr(comm, name)
+    if name == "scatter":
+        return comm.scatter(x if RANK == SIZE - 1 else None, root=SIZE - 1, algorithm=algorithm)
     rooted = name in ("reduce", "broadcast", "gather")
     return call(x, root=SIZE - 1, algorithm=algorithm) if rooted else call(x, algorithm=algorithm)
 
@@ -61,6 +63,8 @@ def every_algorithm() -> None:
             for algorithm in registry.algorithms(name, SIZE):
                 for count in (LONG * SIZE, SIZE * 3):
                     numbers = np.round(_numbers(count, np.float32))
+                    if name == "scatter":
+                        numbers = numbers.reshape(SIZE, -1)
                     x = cupy.asarray(numbers)
                     expected = _run(comm, name, numbers.copy(), algorithm.name)
                     result = _run(comm, name, x, algorithm.name)
@@ -72,6 +76,47 @@ def every_algorithm() -> None:
                         np.testing.assert_array_equal(x.get(), numbers)
                     run += 1
         assert run > 40
+
+
+@case
+def uneven_algorithms() -> None:
+    """Calls whose parts have different lengths, one of them 0, by every algorithm that works with such parts."""
+    rows = [700 * r for r in range(SIZE)]
+    mine = np.round(_numbers(3 * rows[RANK], np.float32)).reshape(-1, 3)
+    whole = np.round(_numbers(3 * sum(rows), np.float32)).reshape(-1, 3)
+    root = SIZE - 1
+    leaving = [RANK + 2 * r for r in range(SIZE)]
+    rest = np.round(_numbers(sum(leaving), np.float64))
+    with start() as comm:
+        calls: dict[str, Any] = {
+            "allgather": lambda copy, name: comm.allgatherv(copy(mine), algorithm=name),
+            "gather": lambda copy, name: comm.gatherv(copy(mine), root=root, algorithm=name),
+            "reduce_scatter": lambda copy, name: comm.reduce_scatterv(copy(whole), rows, algorithm=name),
+            "alltoall": lambda copy, name: comm.alltoallv(copy(rest), leaving, algorithm=name),
+            "scatter": lambda copy, name: comm.scatterv(
+                copy(whole) if root == RANK else None, rows if root == RANK else None, root=root, algorithm=name
+            ),
+        }
+        run = 0
+        for collective, call in calls.items():
+            for algorithm in registry.algorithms(collective, SIZE, uneven=True):
+                expected, result = call(np.copy, algorithm.name), call(cupy.asarray, algorithm.name)
+                assert _last(comm) == ("nccl", algorithm.name), (collective, algorithm.name, _last(comm))
+                assert (result is None) == (expected is None), algorithm
+                if result is not None:
+                    np.testing.assert_array_equal(result.get(), expected, err_msg=f"{collective} {algorithm}")
+                run += 1
+        assert run >= len(calls)
+        x = cupy.asarray(np.arange(100.0) + RANK)
+        assert comm.scan(x, out=x, algorithm="chain") is x
+        np.testing.assert_array_equal(x.get(), (RANK + 1) * np.arange(100.0) + sum(range(RANK + 1)))
+        assert _last(comm) == ("nccl", "chain")
+        np.testing.assert_array_equal(comm.scan(cupy.asarray(np.arange(1, 5)), "land", algorithm="chain").get(), 1)
+        assert _last(comm)[0] != "nccl"
+        with raises(ValueError, "avg"):
+            comm.scan(x, "avg", algorithm="chain")
+        with raises(ValueError, "stream is given", "schedules of exscan"):
+            comm.exscan(x, algorithm="chain", stream=Stream())
 
 
 @case
@@ -160,7 +205,7 @@ def schedules_explained() -> None:
         assert on_cuda in text, text
         comm.allreduce(cupy.asarray(np.ones(3)), algorithm="there_and_back")
         assert f", on device {RANK}" in comm.explain("allreduce", 1 << 20, algorithm="there_and_back")
-        assert "schedules of scan do not run" in comm.explain("scan", 64, algorithm="chain")
+        assert "schedules of exscan do not run" in comm.explain("exscan", 64, algorithm="chain")
         with raises(ValueError, "no algorithm 'rung'"):
             comm.explain("allreduce", 64, algorithm="rung")
 
