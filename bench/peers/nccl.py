@@ -30,6 +30,8 @@ _TYPES: Final = {
 }
 _OPS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
+_SYMMETRIC: Final = 1  # NCCL_WIN_COLL_SYMMETRIC
+
 
 class _UniqueId(ctypes.Structure):
     _fields_ = (("internal", ctypes.c_char * 128),)
@@ -104,6 +106,27 @@ class Member:
             case other:
                 raise NotImplementedError(f"NCCL has no {other}")
         return DeviceTask(case, self.rank, made, self._stream.settle, inp, out, write, read)
+
+    def window(self, nbytes: int) -> int:
+        """Return the address of new memory that all ranks register together as a symmetric window, from NCCL 2.27 on.
+
+        The memory and its registration last as long as the process. Raises: NotImplementedError for older versions.
+        """
+        if not hasattr(self._nccl, "ncclCommWindowRegister"):
+            raise NotImplementedError(f"NCCL {self.versions['NCCL']} has no ncclCommWindowRegister")
+        address, window = ctypes.c_void_p(), ctypes.c_void_p()
+        self._do("ncclMemAlloc", ctypes.byref(address), ctypes.c_size_t(nbytes))
+        self._do(
+            "ncclCommWindowRegister", self._comm, address, ctypes.c_size_t(nbytes), ctypes.byref(window), _SYMMETRIC
+        )
+        return int(address.value or 0)
+
+    def allreduce(self, x: Any, out: Any) -> Callable[[], None]:
+        """Return a function that issues a sum of float32 arrays; `settle` waits for it."""
+        return self._call("ncclAllReduce", x, out, x.size, _TYPES["float32"], _OPS["sum"])
+
+    def settle(self) -> None:
+        self._stream.settle()
 
     def close(self) -> None:
         self._do("ncclCommDestroy", self._comm)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from collectives.native import _engine
 from tests.bench.running import COMMAND, HOME, environment, table
 from tests.finished import finished
-from tests.stand_in.build import HERE, StandIn
+from tests.stand_in.build import HERE, StandIn, older_nccl
 
 QUICK = ("--device", "cuda", "-b", "4K", "-e", "4K", "-w", "1", "--iters", "3", "--rounds", "2")
 
@@ -51,6 +52,46 @@ def test_columns_floors_and_nccl(stand_in: StandIn, tmp_path: Path) -> None:
     assert found["hop"]["iterations"] == 6
     assert "cannot import name 'nccl'" in found["cupy"]["unsupported"]  # the stand-in for CuPy has none
     assert "torch" in found["torch-nccl"]["unsupported"]
+
+
+IN_WINDOWS = """
+import ctypes, sys
+from pathlib import Path
+import cupy
+from collectives.bench.peers.nccl import Member
+from collectives.transports import nccl
+
+rank = int(sys.argv[1])
+member = Member(nccl.find().path, Path(sys.argv[2]), 2, rank)
+
+def in_window(value):
+    address = member.window(4096)
+    interface = {"shape": (1024,), "typestr": "<f4", "data": (address, False), "strides": None, "version": 3}
+    made = cupy.asarray(type("Window", (), {"__cuda_array_interface__": interface})())
+    made.fill(value)
+    return made
+
+x, y = in_window(rank + 1.0), in_window(0.0)
+call = member.allreduce(x, y)
+call()
+member.settle()
+assert (y.get() == 3.0).all(), y.get()
+member.barrier()
+member.close()
+"""
+
+
+def test_nccl_on_memory_in_windows(stand_in: StandIn, tmp_path: Path) -> None:
+    """What tests/gpu/sharing.py compares with; without the function, the reason is said."""
+    env = variables(stand_in, tmp_path)
+    commands = [[sys.executable, "-c", IN_WINDOWS, str(rank), str(tmp_path)] for rank in range(2)]
+    running = [subprocess.Popen(one, env=env, stderr=subprocess.PIPE, text=True) for one in commands]
+    for one in running:
+        _, error = one.communicate(timeout=60)
+        assert one.returncode == 0, error
+    old = {**env, "COLLECTIVES_NCCL": str(older_nccl(stand_in, 22303))}
+    done = finished([sys.executable, "-c", IN_WINDOWS.replace(", 2, rank", ", 1, 0"), "0", str(tmp_path)], env=old)
+    assert "NotImplementedError: NCCL 2.23.3 has no ncclCommWindowRegister" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Kills one of two ranks in the middle of operations again and again: `python tests/gpu/losses.py leader|nccl COUNT`.
+"""Kills one of two ranks in the middle of operations again and again.
+
+    python tests/gpu/losses.py leader|nccl COUNT             # by SIGKILL
+    python tests/gpu/losses.py leader|nccl COUNT --silent    # by SIGSTOP: its connections stay, and say nothing
 
 The surviving process stays. It has to raise PeerLost, use its device, and go on alone. The next rank to be killed
 starts while the one before it still lives. Prints a line for each attempt; the exit code is 1 if one has failed.
@@ -22,7 +25,7 @@ import collectives
 from collectives import PeerLost
 
 HOME: Final = Path(__file__).parents[2]
-BAR: Final = 2.0  # seconds
+BARS: Final = {signal.SIGKILL: 2.0, signal.SIGSTOP: 12.0}  # seconds
 LARGE: Final = 4 << 20  # elements
 ISSUED: Final = 20
 
@@ -36,7 +39,7 @@ def begin(folder: str, rank: int, transport: str) -> tuple[Any, Any]:
     return comm, x
 
 
-def be_killed(transport: str) -> None:
+def be_killed(transport: str, by: signal.Signals) -> None:
     cupy.cuda.Device(0).use()
     cupy.ones(1).sum()  # what takes long comes first
     folder = sys.stdin.readline().strip()
@@ -44,7 +47,7 @@ def be_killed(transport: str) -> None:
     for _ in range(ISSUED):
         comm.allreduce(x, "max", out=x)
     Path(folder, "died").write_text(str(time.monotonic()))
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), by)
 
 
 def survive(folder: str, transport: str) -> float:
@@ -69,8 +72,9 @@ def survive(folder: str, transport: str) -> float:
     return took
 
 
-def main(transport: str, count: int) -> int:
-    command = [sys.executable, __file__, "--killed", transport]
+def main(transport: str, count: int, by: signal.Signals) -> int:
+    bar = BARS[by]
+    command = [sys.executable, __file__, "--killed", transport, by.name]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HOME), *sys.path]), "COLLECTIVES_CALIBRATE": "off"}
     cupy.cuda.Device(0).use()
 
@@ -94,19 +98,21 @@ def main(transport: str, count: int) -> int:
                     doomed.kill()
                     doomed.wait()
             slowest = max(slowest, took)
-            good += took <= BAR
-            print(f"{transport}, attempt {attempt}: PeerLost after {took:.2f} s", flush=True)
+            good += took <= bar
+            print(f"{transport}, {by.name}, attempt {attempt}: PeerLost after {took:.2f} s", flush=True)
     finally:
         waiting.kill()
         waiting.wait()
     print(
-        f"{transport}: {good} of {count} within {BAR:g} s, named the lost rank and went on alone; slowest {slowest:.2f}"
+        f"{transport}, {by.name}: {good} of {count} within {bar:g} s, named the lost rank and went on alone; "
+        f"slowest {slowest:.2f}"
     )
     return 0 if good == count else 1
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--killed":
-        be_killed(sys.argv[2])
+        be_killed(sys.argv[2], signal.Signals[sys.argv[3]])
     else:
-        sys.exit(main(sys.argv[1], int(sys.argv[2])))
+        silent = "--silent" in sys.argv[3:]
+        sys.exit(main(sys.argv[1], int(sys.argv[2]), signal.SIGSTOP if silent else signal.SIGKILL))

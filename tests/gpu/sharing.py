@@ -2,7 +2,8 @@
 
 Run it alone, on a device that nothing else uses: `python tests/gpu/sharing.py`, or with `--mps` where MPS runs. It
 starts its ranks itself. NCCL with its switch is measured by another pair of ranks, under MPS by one for each bound of
-its thread blocks; the floors (copy rate, switch between processes, bus) by the first pair.
+its thread blocks, and by one that calls NCCL itself on memory in its symmetric windows; the floors (copy rate, switch
+between processes, bus) by the first pair.
 """
 
 from __future__ import annotations
@@ -26,11 +27,18 @@ LIMIT: Final = 200.0  # seconds for one pair of ranks
 
 SWITCH: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 BOUNDS: Final = ("", "16", "32")  # of NCCL's thread blocks, under MPS; "": its own choice
+# Bare calls of NCCL on memory in windows; both ranks on the first device.
+WINDOWS: Final = {
+    **SWITCH,
+    "NCCL_MAX_CTAS": "32",
+    "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
+}
 
 
 def under_mps() -> int:
     led = pair("leader", {})
     found = {bound or "default": pair("nccl", {**SWITCH, "COLLECTIVES_NCCL_MAX_CTAS": bound}) for bound in BOUNDS}
+    found["windows"] = pair("windows", WINDOWS)
     print(led.get("machine", "no machine was described"), "under MPS")
     print(f"{'figure':58} {'measured':>12} {'bar':>8}")
     for size in SIZES:
@@ -45,7 +53,8 @@ def under_mps() -> int:
             )
     line("allreduce between kernels, us", led["with kernels"])
     line("two switches between processes, us", led["two switches"])
-    print("NCCL with windows is not measured: this library does not register them")
+    if "problem" in found["windows"]:
+        print(f"NCCL with windows: {found['windows']['problem']}")
     return 0
 
 
@@ -106,7 +115,46 @@ def pair(transport: str, variables: dict[str, str]) -> dict[str, Any]:
         return dict(json.loads(found.read_text())) if found.exists() else {}
 
 
+def rank_with_windows(target: str) -> None:
+    """Measures bare calls of NCCL whose arrays are in symmetric windows."""
+    import cupy as cp
+
+    from collectives.bench.peers.nccl import Member
+    from collectives.transports import nccl
+
+    rank = int(os.environ["COLLECTIVES_RANK"])
+    member = Member(nccl.find().path, Path(target).parent, 2, rank)
+    found: dict[str, Any] = {}
+
+    def in_window(size: int) -> Any:
+        memory = cp.cuda.UnownedMemory(member.window(max(size, 4)), max(size, 4), member)
+        return cp.ndarray((max(size // 4, 1),), cp.float32, cp.cuda.MemoryPointer(memory, 0))
+
+    try:
+        whole, result = in_window(SIZES[-1]), in_window(SIZES[-1])
+    except NotImplementedError as error:
+        save({"problem": str(error)}, target)
+        return
+    whole.fill(1)
+    for size in SIZES:
+        count = max(size // 4, 1)
+        call = member.allreduce(whole[:count], result[:count])
+        times = []
+        for _ in range(50 if size < 64 << 20 else 10):
+            at = time.perf_counter()
+            call()
+            member.settle()
+            times.append(time.perf_counter() - at)
+        found[f"allreduce {size}"] = 1e6 * statistics.median(times[1:])
+        assert float(result[0]) == 2.0 and float(result[count - 1]) == 2.0, "a wrong result"
+    save(found, target)
+    member.barrier()
+
+
 def rank_of_pair(transport: str, target: str) -> None:
+    if transport == "windows":
+        rank_with_windows(target)
+        return
     import cupy as cp
 
     import collectives

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -26,10 +27,12 @@ BENCH: Final = (
     *("--budget", "0.1", "--rounds", "3", "--limits", "--peers", "nccl,torch-nccl,cupy"),
 )
 TIMES: Final = "20"
+SILENT: Final = 5, "4"  # so many pairs at the same time, each so often: an attempt takes 12 s
 SANITIZER: Final = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
 
 
-def script(*arguments: str, more: Mapping[str, str] | None = None, limit: float = 150) -> None:
+def script(*arguments: str, more: Mapping[str, str] | None = None, limit: float = 150, copies: int = 1) -> None:
+    """Run a script to its end, or `copies` of it at the same time; print what they print."""
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(_HOME), *sys.path]),
@@ -37,9 +40,14 @@ def script(*arguments: str, more: Mapping[str, str] | None = None, limit: float 
         **(more or {}),
     }
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit, env=env)
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
+
+    def one(_: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit, env=env)
+
+    with ThreadPoolExecutor(copies) as pool:
+        for done in pool.map(one, range(copies)):
+            print(done.stdout)
+            assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_ranks_that_share_a_device(device: str) -> None:
@@ -88,3 +96,12 @@ def test_ranks_that_share_a_device_under_mps(mps: dict[str, str]) -> None:
 
 def test_the_benchmark_under_mps(mps: dict[str, str]) -> None:
     script(*BENCH, more=mps)
+
+
+def test_a_rank_falls_silent_again_and_again(shared: dict[str, str]) -> None:
+    """Several pairs at the same time, under a leader and in NCCL, since each attempt takes the twelve seconds."""
+    pairs, times = SILENT
+    with ThreadPoolExecutor(2) as pool:
+        led = pool.submit(script, LOSSES, "leader", times, "--silent", limit=200, copies=pairs)
+        script(LOSSES, "nccl", times, "--silent", more=shared, limit=200, copies=pairs)
+        led.result()

@@ -114,6 +114,20 @@ def staged() -> None:
             comm.allreduce(x, out=x)
             np.testing.assert_array_equal(x.get(), expected)
         assert comm.dump()["operations"][-1]["engine"] not in ("leader", "nccl")
+        large = cupy.arange(24 << 20, dtype=cupy.float32) % 1000 + RANK  # more slices than there is host memory for
+        for root in range(2):
+            y = large.copy()
+            comm.broadcast(y, root=root)
+            assert bool((y == large - RANK + root).all())
+            reduced = comm.reduce(large, "max", root=root)
+            assert (reduced is None) == (root != RANK)
+            assert reduced is None or bool((reduced == large - RANK + SIZE - 1).all())
+        part = cupy.full(4 << 20, RANK, cupy.float32)
+        every = comm.allgather(part)
+        assert all(bool((every[r] == r).all()) for r in range(SIZE))
+        assert bool((comm.reduce_scatter(every) == SIZE * RANK).all())
+        swapped = comm.alltoall(cupy.full((SIZE, 4 << 20), RANK, cupy.float32))
+        assert all(bool((swapped[r] == r).all()) for r in range(SIZE))
         whole = comm.allgather(cupy.full(3, RANK, cupy.int32))
         np.testing.assert_array_equal(whole.get(), np.repeat(np.arange(SIZE), 3).reshape(SIZE, 3))
 
