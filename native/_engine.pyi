@@ -22,6 +22,18 @@ def supports(dtype: int, op: int) -> bool: ...
 def reduce(dst: npt.NDArray[Any], sources: Sequence[npt.NDArray[Any]], dtype: int, op: int, scale: float = 1.0) -> None:
     """Reduce `sources` into `dst`, from left to right, with the executor's kernel; for tests and calibration."""
 
+BLOCK_NUMBERS: Final[int]  # in an element of "int8_blocks" or "float8_blocks"
+
+def encode(dst: npt.NDArray[Any], source: npt.NDArray[np.float32], dtype: int, factor: float = 1.0) -> None:
+    """Write `source` times `factor` to `dst`, as elements of the encoded type with the code `dtype`.
+
+    Encoded types: "float16", "bfloat16", and "int8_blocks" and "float8_blocks", of which an element has BLOCK_NUMBERS
+    numbers; zeros fill the last one. The arrays do not overlap.
+    """
+
+def decode(dst: npt.NDArray[np.float32], source: npt.NDArray[Any], dtype: int, factor: float = 1.0) -> None:
+    """Write the numbers that `source` encodes, times `factor`, to `dst`."""
+
 def cpu_features() -> list[str]:
     """Return the instruction sets that reductions may use on this machine, best last, e.g. ["avx2", "avx512"]."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from collectives.native import _engine
 from collectives.native.spelling import hint
 
 Dtype: TypeAlias = "np.dtype[Any]"
@@ -49,6 +50,12 @@ _NARROW: Final = (
 FLOAT0: Final[Dtype] = np.dtype([("float0", np.void, 0)])
 """JAX's dtype of gradients with respect to integers, whose elements have no bytes: every collective accepts it."""
 
+BLOCKS: Final[dict[Dtype, str]] = {
+    np.dtype([("scale", np.float32), (codes, np.uint8, _engine.BLOCK_NUMBERS)]): f"{codes}_blocks"
+    for codes in ("int8", "float8")
+}
+"""The dtypes of 256 numbers with a common scale, with the engine's names."""
+
 _USER_DEFINED: Final = 2  # `isbuiltin` of a dtype that a package has added to NumPy, as ml_dtypes does
 
 
@@ -80,6 +87,11 @@ def reduced_name(dtype: Dtype) -> str | None:
 def moved_name(dtype: Dtype) -> str | None:
     """Returns the name of `dtype` if collectives can move but not reduce its elements; otherwise None."""
     return moved_names().get(dtype) if dtype.isbuiltin == _USER_DEFINED else None
+
+
+def engine_name(dtype: Dtype) -> str | None:
+    """Returns the engine's name of `dtype`: also of the blocks that wire formats consist of, which users never pass."""
+    return reduced_name(dtype) or BLOCKS.get(dtype)
 
 
 def dtype_of(dtype: Any) -> Dtype:

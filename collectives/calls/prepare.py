@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.algorithms import registry
-from collectives.arrays.dtypes import FLOAT0, Dtype, moved_name, reduced_name
+from collectives.arrays.dtypes import FLOAT0, Dtype, engine_name, moved_name
 from collectives.native import _engine
 from collectives.native.spelling import hint
 from collectives.schedule.algorithm import Algorithm, schedule_of
@@ -297,7 +297,7 @@ def _carried(shape: Shape) -> Shape:
 
 def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
     """Engine numbers of `dtype` and `op`. TypeError if `op` does not fit `dtype`; ValueError if it is unknown."""
-    name = reduced_name(dtype)
+    name = engine_name(dtype)
     assert name is not None, dtype
     try:
         code = _engine.OPS[op]

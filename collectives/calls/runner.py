@@ -31,6 +31,7 @@ from collectives.calls.repeated import Form
 from collectives.calls.staged import STAGED, StagedCalls
 from collectives.calls.streamed import KINDS, StreamCall, StreamCalls
 from collectives.calls.together import Together
+from collectives.calls.wired import WiredCall, WiredCalls
 from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.engines import Engine
 from collectives.native import _engine
@@ -85,6 +86,7 @@ class Runner:
         self.repeaters: Final[list[Repeater | None]] = [None] * len(forms)
         self._made_staged: StagedCalls | None = None
         self._made_fusion: Fusion | None = None
+        self._made_wired: WiredCalls | None = None
         self._block: Together  # the `together` block that this thread is inside
         self._unfinished: tuple[Together, ...] = ()
         self._started: deque[Ticket] | None = None  # background operations not known to have ended
@@ -199,6 +201,29 @@ class Runner:
             call = self._chosen(build, *args, stream=stream)
             work = call.start(self._group, call.seconds, self._waiter, owner)
             return work if isinstance(call, StreamCall | LeaderCall) else self._noted(work)
+
+    def run_wired(self, name: str, *args: Any, stream: Any) -> Any:
+        """Runs a call with a wire format, which `WiredCalls` prepares by its method `name`; returns its result."""
+        return self.run(self._wired_builder(name, stream), *args)
+
+    def start_wired(self, owner: object, name: str, *args: Any, stream: Any) -> Work[Any]:
+        """`run_wired` in the background."""
+        build = self._wired_builder(name, stream)
+        if self._in_block():
+            return self._block.start(build(*args), self._waiter, owner)
+        with self.gate:
+            call = build(*args)
+            return self._noted(call.start(self._group, call.seconds, self._waiter, owner))
+
+    def _wired_builder(self, name: str, stream: Any) -> Callable[..., WiredCall]:
+        if stream is not None:
+            raise ValueError("stream is given, but wire is for arrays in host memory")
+        if any(calls is not None and calls.alone for calls in (self.leading, self._on_device)):
+            raise ValueError("wire is for arrays in host memory, but this communicator's are on devices")
+        if self._made_wired is None:
+            self._made_wired = WiredCalls(self.calls, self._memory)
+        build: Callable[..., WiredCall] = getattr(self._made_wired, name)
+        return build
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from collectives.arrays.wire import WireName
 from collectives.calls.fusion import BUCKET
 from collectives.calls.op import Reduction
 from collectives.calls.reductions import ReductionCalls
@@ -30,6 +31,7 @@ class Reductions:
         *,
         out: Any = None,
         algorithm: str = "auto",
+        wire: WireName | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
@@ -37,7 +39,14 @@ class Reductions:
 
         `x` has to have the same shape and dtype on all ranks. `out`: an array of this shape and dtype to write to,
         which may be `x` itself. Returns `out`, or a new array.
+
+        `wire`: the format in which float32 numbers are sent, the same on every rank: "bf16" or "fp16" for 16 bits, or
+        "fp8" or "int8" for 8 bits with a scale for each 256 numbers. It is for the ops sum and avg, and for arrays in
+        host memory. Partial sums are computed in float32, and rounded when they are sent. See docs/wire.md for the
+        rounding errors. Raises TypeError for another dtype or a device array, and ValueError for another op.
         """
+        if wire is not None:
+            return self._runner.run_wired("allreduce", x, out, timeout, op, algorithm, wire, stream=stream)
         return self._runner.remembered(self._reductions.allreduce, x, out, timeout, op, algorithm, stream=stream)
 
     def allreduce_async(
@@ -47,10 +56,13 @@ class Reductions:
         *,
         out: Any = None,
         algorithm: str = "auto",
+        wire: WireName | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Work[Any]:
-        """`allreduce` in the background."""
+        """`allreduce` in the background. With `wire`, `x` is encoded before this method returns."""
+        if wire is not None:
+            return self._runner.start_wired(self, "allreduce", x, out, timeout, op, algorithm, wire, stream=stream)
         return self._runner.start(self, self._reductions.allreduce, x, out, timeout, op, algorithm, stream=stream)
 
     def allreduce_many(

@@ -63,5 +63,7 @@ void add_leader(nanobind::module_& module);
 void add_nccl(nanobind::module_& module);
 // Adds Plan.
 void add_plans(nanobind::module_& module);
+// Adds `encode` and `decode`.
+void add_encoding(nanobind::module_& module);
 
 }  // namespace collectives

@@ -233,4 +233,5 @@ NB_MODULE(_engine, module) {
     add_nccl(module);
     add_repeaters(module);
     add_plans(module);
+    add_encoding(module);
 }

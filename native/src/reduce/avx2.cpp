@@ -3,6 +3,6 @@
 
 namespace collectives {
 
-const Kernels kernels_avx2 = {find_kernel, find_spread_kernel};
+const Kernels kernels_avx2 = {find_kernel, find_spread_kernel, find_encoder, find_decoder};
 
 }  // namespace collectives

@@ -3,6 +3,7 @@
 // Invariant: kernels beyond the baseline exist on x86-64 only, and run only if `has(isa)`.
 #pragma once
 
+#include "reduce/encoding.hpp"
 #include "reduce/reduce.hpp"
 
 namespace collectives {
@@ -10,6 +11,8 @@ namespace collectives {
 struct Kernels {
     ReduceFn (*reduce)(DType dtype, Op op, Stores stores);
     SpreadFn (*spread)(DType dtype, Op op);
+    EncodeFn (*encode)(DType dtype);
+    DecodeFn (*decode)(DType dtype);
 };
 
 extern const Kernels kernels_baseline;

@@ -33,4 +33,12 @@ SpreadFn spread_kernel(DType dtype, Op op) { return spread_kernel(dtype, op, sel
 
 SpreadFn spread_kernel(DType dtype, Op op, Isa isa) { return kernels_of(isa).spread(dtype, op); }
 
+EncodeFn encoder(DType dtype) { return encoder(dtype, selected_isa()); }
+
+EncodeFn encoder(DType dtype, Isa isa) { return kernels_of(isa).encode(dtype); }
+
+DecodeFn decoder(DType dtype) { return decoder(dtype, selected_isa()); }
+
+DecodeFn decoder(DType dtype, Isa isa) { return kernels_of(isa).decode(dtype); }
+
 }  // namespace collectives

@@ -4,6 +4,7 @@
 // the kernels (variant.hpp), with its instruction set switched on.
 #pragma once
 
+#include "reduce/blocks.hpp"
 #include "reduce/variant.hpp"
 
 namespace collectives {
@@ -141,6 +142,10 @@ ReduceFn find(DType dtype, Op op) {
             return find_complex<float, S>(op);
         case DType::complex128:
             return find_complex<double, S>(op);
+        case DType::int8_blocks:
+            return find_blocks<Int8Code>(op);
+        case DType::float8_blocks:
+            return find_blocks<Float8Code>(op);
     }
     return nullptr;
 }

@@ -214,6 +214,8 @@ class Operation {
     const Program& program() const { return *program_; }
     DType dtype() const { return dtype_; }
     Op op() const { return op_; }
+    // The operands of all tasks, in the order of the tasks.
+    std::span<const Source> sources() const { return sources_; }
     std::size_t unit() const { return unit_; }
     // The factor of a final reduction for an average: one over the number of ranks.
     double scale() const { return scale_; }

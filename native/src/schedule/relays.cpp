@@ -37,7 +37,9 @@ void ScheduleTask::reduce_and_relay(const Step& step, std::uint64_t begin, std::
     }
     if (spread_streaming(step, n)) return;
     // Reduce to a buffer that stays in the caches, and copy from there; the destinations do not stay there.
-    if (!relayed_) relayed_ = std::make_unique_for_overwrite<std::byte[]>(settings_.slice);
+    if (!relayed_) {
+        relayed_ = std::make_unique_for_overwrite<std::byte[]>(std::max(settings_.slice, block_bytes));
+    }
     apply(step, relayed_.get(), n, Stores::cached);
     for (std::byte* const place : places_) copy_streaming(place, relayed_.get(), n);
 }

@@ -16,7 +16,6 @@ constexpr std::size_t default_slice = 128 << 10;
 // As many bytes as shared memory stages at a time, so that data which is both sent and copied is still in the
 // caches for the copy.
 constexpr std::size_t copied_with_cores = 256 << 10;
-constexpr std::size_t largest_unit = 16;
 
 const RegisteredEngine schedule_engine("schedule", EngineOrder::schedules,
                                        [](const Surroundings& surroundings) {
@@ -28,7 +27,7 @@ const RegisteredEngine schedule_engine("schedule", EngineOrder::schedules,
 ScheduleSettings settings_for(const Surroundings& surroundings) {
     const std::size_t segment = surroundings.segment;
     ScheduleSettings settings;
-    settings.slice = segment > 0 ? round_up(segment, largest_unit) : default_slice;
+    settings.slice = segment > 0 ? round_up(segment, largest_scalar) : default_slice;
     settings.copied = segment > 0 || surroundings.oversubscribed ? settings.slice : copied_with_cores;
     return settings;
 }
@@ -73,6 +72,8 @@ void ScheduleTask::begin_steps() {
         states_[i].before = program().predecessors[i];
         if (states_[i].before == 0) active_.push_back(i);
     }
+    gathered_.clear();
+    if (gathers()) gathered_.resize(operation().sources().size());
 }
 
 bool ScheduleTask::is_through_with(std::uint32_t channel) const {
@@ -250,9 +251,7 @@ void ScheduleTask::awaited(std::vector<Awaited>& result) {
             case StepKind::reduce:
                 if (state.done == ready && ready < step.length) break;
                 for (const Operation::Source& source : step.sources) {
-                    if (source.peer >= 0 && !link(source.peer).ready(operation().unit())) {
-                        result.push_back({source.peer, false});
-                    }
+                    if (source.peer >= 0 && !is_ready(source)) result.push_back({source.peer, false});
                 }
                 break;
             case StepKind::copy:

@@ -6,12 +6,14 @@
 // while it is the first unfinished step of all its queues.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "base/types.hpp"
 #include "engine/engine.hpp"
 #include "link/multicast.hpp"
 #include "schedule/buffers.hpp"
@@ -81,6 +83,15 @@ class ScheduleTask final : public Task, private Channels {
     void reduce(const Step& step, State& state);
     // Whether the next bytes of all operands have arrived.
     bool all_there(const Step& step, State& state);
+    // The same for elements that links may deliver in parts, which are gathered; makes the list of operands.
+    // Returns the number of bytes, at most n, that can be reduced.
+    std::uint64_t gather(const Step& step, State& state, std::uint64_t n);
+    // Whether elements are longer than those of which links deliver whole ones.
+    bool gathers() const { return operation().unit() > largest_scalar; }
+    // Whether the next element of the operand has arrived, as far as is known.
+    bool is_ready(const Operation::Source& source);
+    // Most bytes that a reduction processes at a time: whole elements.
+    std::size_t slice() const;
     // Reduce n bytes of `operands_` to `dst`.
     void apply(const Step& step, std::byte* dst, std::size_t n, Stores stores) const;
     // Whether the step's results do not stay in the caches.
@@ -123,6 +134,15 @@ class ScheduleTask final : public Task, private Channels {
     Link& link(int peer) const { return *request_->links[static_cast<std::size_t>(peer)]; }
     bool uses_sockets();
 
+    // The beginning of an element, received from a link that has delivered it in parts.
+    struct Gathered {
+        std::array<std::byte, block_bytes> bytes;
+        std::size_t held = 0;
+    };
+    Gathered& gathered(const Operation::Source& source) {
+        return gathered_[static_cast<std::size_t>(&source - operation().sources().data())];
+    }
+
     const ScheduleSettings& settings_;
     Request* request_ = nullptr;
     std::uint64_t section_ = 0;             // the current section
@@ -141,6 +161,7 @@ class ScheduleTask final : public Task, private Channels {
     Relay relay_;
     std::unique_ptr<std::byte[]> relayed_;  // memory for one slice
     std::vector<Link*> posted_;             // links on which destinations are posted
+    std::vector<Gathered> gathered_;        // for each operand, if `gathers()`
     std::vector<const std::byte*> operands_;
     std::vector<std::byte*> places_;  // destinations of a relayed slice: this rank's, then the peers'
     std::vector<Multicast::Target> targets_;

@@ -44,28 +44,79 @@ bool ScheduleTask::all_there(const Step& step, State& state) {
     return false;
 }
 
+std::size_t ScheduleTask::slice() const {
+    const std::size_t unit = operation().unit();
+    return std::max(settings_.slice - settings_.slice % unit, unit);
+}
+
+bool ScheduleTask::is_ready(const Operation::Source& source) {
+    const std::size_t unit = operation().unit();
+    if (!gathers()) return link(source.peer).ready(unit);
+    return gathered(source).held == unit || link(source.peer).ready(1);
+}
+
+std::uint64_t ScheduleTask::gather(const Step& step, State& state, std::uint64_t n) {
+    const std::size_t unit = operation().unit();
+    bool complete = true;
+    operands_.clear();
+    for (const Operation::Source& source : step.sources) {
+        if (source.peer < 0) {
+            operands_.push_back(at(source.place) + state.done);
+            continue;
+        }
+        Link& from = link(source.peer);
+        Gathered& part = gathered(source);
+        std::span<const std::byte> data;
+        while (part.held < unit) {
+            data = from.lend(1);
+            if (data.empty() || (part.held == 0 && data.size() >= unit)) break;
+            const std::size_t some = std::min(unit - part.held, data.size());
+            copy_bytes(part.bytes.data() + part.held, data.data(), some);
+            from.consume(some);
+            part.held += some;
+            data = {};
+        }
+        if (part.held == unit) data = {part.bytes.data(), unit};
+        complete &= !data.empty();
+        n = std::min<std::uint64_t>(n, data.size());
+        operands_.push_back(data.data());
+    }
+    return complete ? n : 0;
+}
+
 void ScheduleTask::reduce(const Step& step, State& state) {
     const std::uint64_t unit = operation().unit();
     std::uint64_t n = limit(step) - state.done;
-    if (n == 0 || !all_there(step, state)) return;
-    operands_.clear();
-    for (const Operation::Source& source : step.sources) {
-        if (source.peer >= 0) {
-            const std::span<const std::byte> data = link(source.peer).lend(static_cast<std::size_t>(unit));
-            n = std::min<std::uint64_t>(n, data.size());
-            operands_.push_back(data.data());
-        } else {
-            operands_.push_back(at(source.place) + state.done);
+    if (n == 0) return;
+    if (gathers()) {
+        n = gather(step, state, n);
+        if (n == 0) return;
+    } else {
+        if (!all_there(step, state)) return;
+        operands_.clear();
+        for (const Operation::Source& source : step.sources) {
+            if (source.peer >= 0) {
+                const auto data = link(source.peer).lend(static_cast<std::size_t>(unit));
+                n = std::min<std::uint64_t>(n, data.size());
+                operands_.push_back(data.data());
+            } else {
+                operands_.push_back(at(source.place) + state.done);
+            }
         }
     }
-    n = std::min<std::uint64_t>(n - n % unit, settings_.slice);
+    n = std::min<std::uint64_t>(n - n % unit, slice());
     if (relays(step)) {
         reduce_and_relay(step, state.done, static_cast<std::size_t>(n));
     } else {
         apply(step, at(step.dst) + state.done, static_cast<std::size_t>(n), stores(step));
     }
     for (const Operation::Source& source : step.sources) {
-        if (source.peer >= 0) link(source.peer).consume(static_cast<std::size_t>(n));
+        if (source.peer < 0) continue;
+        if (gathers() && gathered(source).held > 0) {
+            gathered(source).held = 0;
+        } else {
+            link(source.peer).consume(static_cast<std::size_t>(n));
+        }
     }
     state.done += n;
     state.there = 0;

@@ -36,6 +36,8 @@ const char* PoolEngine::refuses(const Request& request) const {
     if (!colocated_.is_oversubscribed() && program.size > static_cast<int>(Pool::most_with_cores)) {
         return "so many ranks with a core each have not enough to do there";
     }
+    // The pool cuts arrays at cache lines.
+    if (is_blocks(operation.dtype())) return "its elements are blocks";
     if (program.size > 2 && rounds_each_time(operation.dtype())) {
         return "it would round once for each rank";
     }

@@ -26,8 +26,8 @@ TEST_CASE("codes, names and sizes") {
     CHECK(name(DType::complex128) == "complex128");
     CHECK(name(Op::lxor) == "lxor");
     CHECK(static_cast<unsigned>(Op::lxor) == 10);
-    CHECK(is_dtype(14));
-    CHECK_FALSE(is_dtype(15));
+    CHECK(is_dtype(16));
+    CHECK_FALSE(is_dtype(17));
     CHECK(is_op(10));
     CHECK_FALSE(is_op(11));
     for (unsigned d = 0; is_dtype(d); ++d) {
