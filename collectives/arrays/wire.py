@@ -20,13 +20,15 @@ WireName: TypeAlias = Literal["bf16", "fp16", "fp8", "int8"]
 
 FLOAT32: Final[Dtype] = np.dtype(np.float32)
 _ENGINE_NAMES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_blocks", "int8": "int8_blocks"}
+_ROUNDINGS: Final = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp8": 2.0**-4, "int8": 0.5 / 127}
 
 
 class Format(NamedTuple):
     """A wire format. `element`: the dtype of encoded arrays; one element encodes `numbers` float32 numbers.
 
-    `code`: the engine's number of `element`. `narrow`: whether sums of finite numbers may exceed its range, so that
-    numbers are divided by a power of two before.
+    - `code`: the engine's number of `element`
+    - `narrow`: whether sums of finite numbers may exceed its range; then numbers are divided by a power of two before
+    - `rounding`: the largest error of an encoded number, relative to the largest absolute value of its element
     """
 
     name: str
@@ -34,6 +36,7 @@ class Format(NamedTuple):
     numbers: int
     code: int
     narrow: bool
+    rounding: float
 
     def elements(self, numbers: int) -> int:
         """How many elements encode so many numbers."""
@@ -63,13 +66,19 @@ class Format(NamedTuple):
         return found
 
 
-@lru_cache
 def format_of(name: Any) -> Format:
-    """The wire format of that name. Raises ValueError if there is none."""
+    """The wire format of that name. Raises TypeError if it is not a name, ValueError if there is none."""
+    if not isinstance(name, str):
+        raise TypeError(f"wire must be a name, not {name!r}")
     if name not in _ENGINE_NAMES:
         raise ValueError(f"wire is {name!r}{hint(name, _ENGINE_NAMES)}; there are {', '.join(_ENGINE_NAMES)}")
-    engine_name: str = _ENGINE_NAMES[name]
+    return _format(name)
+
+
+@lru_cache
+def _format(name: str) -> Format:
+    engine_name = _ENGINE_NAMES[name]
     blocks = {known: dtype for dtype, known in BLOCKS.items()}
     element = blocks.get(engine_name) or dtype_of(engine_name)
     numbers = _engine.BLOCK_NUMBERS if engine_name in blocks else 1
-    return Format(name, element, numbers, _engine.DTYPES[engine_name], name == "fp16")
+    return Format(name, element, numbers, _engine.DTYPES[engine_name], name == "fp16", _ROUNDINGS[name])

@@ -128,7 +128,7 @@ class Fusion:
         Raises TypeError or ValueError for an invalid argument. For an invalid array, the error names its index in the
         list.
         """
-        hosts, targets = _checked(arrays, out, self._recycler)
+        hosts, targets = check_list(arrays, out, self._recycler)
         form = tuple((host.shape, host.dtype) for host in hosts)
         plan = self._plan(form, op, bucket_bytes, algorithm)
         deadline = self._calls.limit(timeout)
@@ -153,9 +153,7 @@ class Fusion:
             return self._plans[key]
         except (KeyError, TypeError):  # not hashable: refused below, with a better message
             pass
-        most = check_number(bucket_bytes, "bucket_bytes")
-        if most < 1:
-            raise ValueError(f"bucket_bytes is {most}: it must be a number of bytes from 1 up")
+        most = check_bucket_bytes(bucket_bytes)
         # A single rank sends nothing, so copies to buckets would gain nothing.
         found = parts(form, most if self._calls.size > 1 else 1)
         purpose = f"many {zlib.crc32(repr((form, most)).encode())}"
@@ -213,10 +211,21 @@ def _views(memory: Array, part: Part, form: Form) -> tuple[Array, ...]:
     )
 
 
-def _checked(arrays: Any, out: Any, recycler: Recycler) -> tuple[list[Array], list[Target]]:
+def check_bucket_bytes(value: Any) -> int:
+    """`value` as a number of bytes. Raises TypeError, ValueError."""
+    most = check_number(value, "bucket_bytes")
+    if most < 1:
+        raise ValueError(f"bucket_bytes is {most}: it must be a number of bytes from 1 up")
+    return most
+
+
+def check_list(
+    arrays: Any, out: Any, recycler: Recycler, check: Callable[[Any, Any], None] | None = None
+) -> tuple[list[Array], list[Target]]:
     """Check `arrays` and `out`; returns the inputs as NumPy arrays, and the destinations of the results.
 
     `out[i]` may be the same array as `arrays[i]`, but may not share memory with any other array of both lists.
+    `check(arrays[i], out[i])` may refuse them by a TypeError or ValueError, to which the number of the array is added.
     """
     given = _listed(arrays, "arrays")
     wanted = [None] * len(given) if out is None else _listed(out, "out")
@@ -225,6 +234,8 @@ def _checked(arrays: Any, out: Any, recycler: Recycler) -> tuple[list[Array], li
     hosts, targets = [], []
     for i, (x, y) in enumerate(zip(given, wanted, strict=True)):
         try:
+            if check is not None:
+                check(x, y)
             if y is x:
                 target = updating(x)
                 host = target.host

@@ -18,6 +18,7 @@ from collectives.calls.fusion import Many
 from collectives.calls.leading import LeaderCall
 from collectives.calls.streamed import StreamCall
 from collectives.calls.targets import overlap
+from collectives.calls.wired import WiredCall
 from collectives.calls.work import Ticket, Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import Aborted, OpTimeout
@@ -101,6 +102,9 @@ class Together:
         """
         if isinstance(call, StreamCall | LeaderCall):
             self._take_in_stream(call)
+            return call.result
+        if isinstance(call, WiredCall):
+            self._take_wired(call)
             return call.result
         self._take(call)
         return None if self._last is None else _result(self._last)
@@ -195,6 +199,8 @@ class Together:
     def _take(self, call: Ready) -> Entry:
         if isinstance(call, Call):
             received, operations = call, [(call.operation, call.taken, call.out)]
+        elif isinstance(call, WiredCall):
+            return self._take_wired(call)
         elif isinstance(call, Exchange):
             received = call.received
             operations = [(call.sent.operation, call.leaving(), None), (received.operation, None, received.out)]
@@ -208,6 +214,18 @@ class Together:
             _check_given(received.target)
             self._targets.append(received.target)
         return self._append(operations, received.deliver, call.seconds)
+
+    def _take_wired(self, call: WiredCall) -> Entry:
+        """Adds a call with a wire format, whose arrays are encoded at once and decoded at the end of the block."""
+        self._targets.extend(call.targets)
+        encoded = [(step, *call.encoded(step)) for step in call.steps]
+
+        def deliver(_receipt: Receipt) -> Any:
+            for step, inp, out in encoded:
+                call.decode(step, inp, out)
+            return call.result
+
+        return self._append([(step.operation, inp, out) for step, inp, out in encoded], deliver, call.seconds)
 
     def _take_many(self, many: Many) -> Entry:
         for target in many.targets:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from collectives.arrays.wire import WireName
 from collectives.calls.moves import Calls, one_byte
 from collectives.calls.repeated import repeated
 from collectives.calls.runner import Runner, Seconds
@@ -37,18 +38,39 @@ class Movements:
 
     @repeated("x")
     def allgather(
-        self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None, stream: Any = None
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        wire: WireName | None = None,
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Any:
         """Returns every rank's `x`, stacked in rank order: an array of shape (size, *x.shape).
 
         `x` has to have the same shape and dtype on all ranks. `out`: an array of that shape to write to.
+
+        `wire`: the format in which float32 numbers are sent, "bf16", "fp16", "fp8" or "int8", the same on every rank.
+        Every rank's numbers are rounded once, this rank's too, see docs/wire.md.
         """
+        if wire is not None:
+            return self._runner.run_wired("allgather", x, out, timeout, algorithm, wire, stream=stream)
         return self._runner.remembered(self._calls.allgather, x, out, timeout, algorithm, stream=stream)
 
     def allgather_async(
-        self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None, stream: Any = None
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        wire: WireName | None = None,
+        timeout: Seconds = None,
+        stream: Any = None,
     ) -> Work[Any]:
         """`allgather` in the background."""
+        if wire is not None:
+            return self._runner.start_wired(self, "allgather", x, out, timeout, algorithm, wire, stream=stream)
         return self._runner.start(self, self._calls.allgather, x, out, timeout, algorithm, stream=stream)
 
     def allgatherv(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None, stream: Any = None) -> Any:

@@ -73,6 +73,7 @@ class Reductions:
         out: Sequence[Any] | None = None,
         bucket_bytes: int = BUCKET,
         algorithm: str = "auto",
+        wire: WireName | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> list[Any]:
@@ -82,10 +83,16 @@ class Reductions:
         buckets of up to `bucket_bytes` bytes, and each bucket is reduced at once. `out`: a list of arrays for the
         results, which may be `arrays` itself. No array may share memory with the result of another array. If NCCL runs
         the call, all arrays have to be on one device. NCCL then reduces them together where they are, without buckets.
+        `wire`: as in `allreduce`. All arrays then have to be float32, and no scale is for numbers of two arrays.
 
         Raises ValueError or TypeError for an invalid array, which it names, before anything is sent. DesyncError if
         ranks pass different shapes, dtypes or `bucket_bytes`.
         """
+        if wire is not None:
+            found: list[Any] = self._runner.run_wired(
+                "allreduce_many", arrays, out, timeout, op, bucket_bytes, algorithm, wire, stream=stream
+            )
+            return found
         return self._runner.run_many(stream, arrays, out, timeout, op, bucket_bytes, algorithm)
 
     def allreduce_many_async(
@@ -96,6 +103,7 @@ class Reductions:
         out: Sequence[Any] | None = None,
         bucket_bytes: int = BUCKET,
         algorithm: str = "auto",
+        wire: WireName | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Work[list[Any]]:
@@ -103,6 +111,10 @@ class Reductions:
 
         Arrays that are joined into buckets are copied before this method returns.
         """
+        if wire is not None:
+            return self._runner.start_wired(
+                self, "allreduce_many", arrays, out, timeout, op, bucket_bytes, algorithm, wire, stream=stream
+            )
         return self._runner.start_many(self, stream, arrays, out, timeout, op, bucket_bytes, algorithm)
 
     @repeated("x")
@@ -146,14 +158,17 @@ class Reductions:
         *,
         out: Any = None,
         algorithm: str = "auto",
+        wire: WireName | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
         """Reduces every rank's `x` by `op`, and returns this rank's block of the result.
 
         With n = x.shape[0] / size, the block is rows rank * n to (rank + 1) * n - 1. `out`: an array of shape (n,
-        *x.shape[1:]) to write to. ValueError if `size` does not divide `x.shape[0]`.
+        *x.shape[1:]) to write to. `wire`: as in `allreduce`. ValueError if `size` does not divide `x.shape[0]`.
         """
+        if wire is not None:
+            return self._runner.run_wired("reduce_scatter", x, out, timeout, op, algorithm, wire, stream=stream)
         return self._runner.remembered(self._reductions.reduce_scatter, x, out, timeout, op, algorithm, stream=stream)
 
     def reduce_scatter_async(
@@ -163,10 +178,13 @@ class Reductions:
         *,
         out: Any = None,
         algorithm: str = "auto",
+        wire: WireName | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Work[Any]:
         """`reduce_scatter` in the background."""
+        if wire is not None:
+            return self._runner.start_wired(self, "reduce_scatter", x, out, timeout, op, algorithm, wire, stream=stream)
         return self._runner.start(self, self._reductions.reduce_scatter, x, out, timeout, op, algorithm, stream=stream)
 
     def reduce_scatterv(

@@ -26,12 +26,16 @@ TEST_CASE("codes, names and sizes") {
     CHECK(name(DType::complex128) == "complex128");
     CHECK(name(Op::lxor) == "lxor");
     CHECK(static_cast<unsigned>(Op::lxor) == 10);
+    CHECK(static_cast<unsigned>(DType::int8_blocks) == 15);
+    CHECK(name(DType::float8_blocks) == "float8_blocks");
+    CHECK(size_of(DType::int8_blocks) == 260);
     CHECK(is_dtype(16));
     CHECK_FALSE(is_dtype(17));
     CHECK(is_op(10));
     CHECK_FALSE(is_op(11));
     for (unsigned d = 0; is_dtype(d); ++d) {
         const auto dtype = static_cast<DType>(d);
+        if (is_blocks(dtype)) continue;
         const std::string text(name(dtype));
         const auto digits = text.find_first_of("0123456789");
         const std::size_t size = digits == std::string::npos ? 1 : std::stoul(text.substr(digits)) / 8;
@@ -49,4 +53,6 @@ TEST_CASE("what has a meaning") {
     for (const DType d : {DType::int8, DType::int64, DType::uint8, DType::uint64, DType::boolean})
         CHECK(operations(d) == whole);
     for (const DType d : {DType::complex64, DType::complex128}) CHECK(operations(d) == complex);
+    const std::set<std::string> blocks{"sum", "avg"};
+    for (const DType d : {DType::int8_blocks, DType::float8_blocks}) CHECK(operations(d) == blocks);
 }

@@ -26,7 +26,7 @@ std::vector<Isa> isas() {
 
 template <class F>
 void for_every_kernel(F f) {
-    for (unsigned d = 0; is_dtype(d); ++d)
+    for (unsigned d = 0; is_dtype(d) && !is_blocks(static_cast<DType>(d)); ++d)  // see test_blocks.cpp
         for (unsigned o = 0; is_op(o); ++o)
             if (supports(static_cast<DType>(d), static_cast<Op>(o)))
                 f(static_cast<DType>(d), static_cast<Op>(o));

@@ -1,0 +1,382 @@
+"""Collectives with a wire format: errors within the derived bounds, the same bits on all ranks, and refused arguments.
+
+Invariant: expected values are computed here, in float64 from every rank's arrays, and encoded bytes by NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import collectives
+from collectives import Communicator, DesyncError
+from collectives.algorithms import registry
+from collectives.arrays.wire import Format, format_of
+from collectives.calls import wired
+from collectives.calls.wired import divide
+from collectives.native import _engine
+from collectives.schedule.rounding import roundings
+from tests.collectives.groups import outcomes, ranks
+
+WIRES = ["bf16", "fp16", "fp8", "int8"]
+SMALL_SECTION = 64 << 10  # bytes
+COUNTS = [0, 1, 255, 256, 257, 65_537]
+_SMALLEST = {"bf16": 2.0**-133, "fp16": 2.0**-24, "fp8": 2.0**-118, "int8": 2.0**-118}
+"""Numbers of about this size are rounded to zero, or to a multiple of it."""
+
+
+@pytest.fixture(autouse=True)
+def _small_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays of a few sections take little time then."""
+    monkeypatch.setattr(wired, "SECTION", SMALL_SECTION)
+
+
+def data(rank: int, count: int) -> Any:
+    """Random numbers; those of some blocks are a million times larger than those of others."""
+    random = np.random.default_rng([rank, count])
+    sizes = 10.0 ** random.integers(-3, 4, -(-count // 256))
+    return (random.standard_normal(count) * np.repeat(sizes, 256)[:count]).astype(np.float32)
+
+
+def largest(x: Any, form: Format) -> Any:
+    """For each number the largest absolute value in its element."""
+    padded = np.zeros(form.elements(x.size) * form.numbers)
+    padded[: x.size] = np.abs(x.reshape(-1))
+    return np.repeat(padded.reshape(-1, form.numbers).max(axis=1), form.numbers)[: x.size].reshape(x.shape)
+
+
+def bound(inputs: list[Any], form: Format, times: int, factor: float | None = None) -> Any:
+    """The largest error of a sum whose contributions are rounded so many times, after multiplication by `factor`."""
+    total = sum(largest(x, form) for x in inputs)
+    rounding = form.rounding + 2.0**-21  # of float32, too
+    smallest = _SMALLEST[form.name] * len(inputs) ** 2 / (factor or form.factor(len(inputs)))
+    return ((1 + rounding) ** times - 1) * total + smallest
+
+
+def check(found: Any, inputs: list[Any], form: Format, times: int, op: str = "sum") -> None:
+    divisor = len(inputs) if op == "avg" else 1
+    exact = sum(x.astype(np.float64) for x in inputs) / divisor
+    assert found.dtype == np.float32 and found.shape == exact.shape
+    excess = np.abs(found - exact) - bound(inputs, form, times) / divisor
+    assert excess.size == 0 or excess.max() <= 0, f"{form.name} {op}: {excess.max()} too far from the exact sum"
+
+
+def same_bits(results: list[list[Any]]) -> None:
+    for other in results[1:]:
+        for x, y in zip(results[0], other, strict=True):
+            assert x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
+def test_every_algorithm_stays_within_its_bound(transport: str, size: int) -> None:
+    algorithms = registry.algorithms("allreduce", size)
+    cases = [(a, wire, n) for a in algorithms for wire in ("int8", "fp8") for n in COUNTS]
+
+    def body(comm: Communicator) -> list[Any]:
+        return [comm.allreduce(data(comm.rank, n), algorithm=a.name, wire=wire) for a, wire, n in cases]
+
+    results = ranks(size, body, transport=transport)
+    same_bits(results)
+    for (algorithm, wire, n), found in zip(cases, results[0], strict=True):
+        check(found, [data(rank, n) for rank in range(size)], format_of(wire), roundings(algorithm, size))
+
+
+@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_allreduce(size: int, wire: str, op: str) -> None:
+    """Blocking, in the background, in place, into `out`, and in a block of calls; of several sections."""
+    count = SMALL_SECTION // 4 * 9 + 77
+
+    def body(comm: Communicator) -> list[Any]:
+        x = data(comm.rank, count).reshape(3, -1) if count % 3 == 0 else data(comm.rank, count)
+        kept, out, place = x.copy(), np.empty_like(x), x.copy()
+        first = comm.allreduce(x, op, wire=wire)
+        work = comm.allreduce_async(x, op, wire=wire)
+        assert comm.allreduce(x, op, out=out, wire=wire) is out
+        assert comm.allreduce(place, op, out=place, wire=wire) is place
+        second = work.wait()
+        assert work.done() and work.result() is second
+        with comm.group():
+            blocked = comm.allreduce(x, op, wire=wire)
+            later = comm.allreduce_async(x, op, wire=wire)
+        strided = comm.allreduce(np.repeat(x, 2, axis=-1)[..., ::2], op, wire=wire)
+        np.testing.assert_array_equal(x, kept)
+        for other in (second, out, place, blocked, later.result(), strided):
+            assert other.tobytes() == first.tobytes()
+        return [first]
+
+    results = ranks(size, body)
+    same_bits(results)
+    times = max(roundings(a, size) for a in registry.algorithms("allreduce", size))
+    check(results[0][0].reshape(-1), [data(rank, count) for rank in range(size)], format_of(wire), times, op)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
+def test_reduce_scatter(transport: str, size: int) -> None:
+    algorithms = registry.algorithms("reduce_scatter", size)
+    cases = [(a, "int8", n) for a in algorithms for n in COUNTS]
+    cases += [(algorithms[0], wire, SMALL_SECTION) for wire in WIRES]
+
+    def body(comm: Communicator) -> list[Any]:
+        found = []
+        for algorithm, wire, n in cases:
+            x = data(comm.rank, n * size).reshape(size, n)
+            for op in ("sum", "avg"):
+                first = comm.reduce_scatter(x, op, algorithm=algorithm.name, wire=wire)
+                second = comm.reduce_scatter_async(x, op, algorithm=algorithm.name, wire=wire)
+                assert first.shape == (1, n) and first.tobytes() == second.result().tobytes()
+                found.append(first)
+        return found
+
+    results = ranks(size, body, transport=transport)
+    for i, (algorithm, wire, n) in enumerate(cases):
+        inputs = [data(rank, n * size).reshape(size, n) for rank in range(size)]
+        for j, op in enumerate(("sum", "avg")):
+            for rank in range(size):
+                rows = [x[rank : rank + 1] for x in inputs]
+                found = results[rank][2 * i + j]
+                check(found, rows, format_of(wire), roundings(algorithm, size), op)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("wire", WIRES)
+def test_allgather(size: int, wire: str) -> None:
+    form = format_of(wire)
+
+    def body(comm: Communicator) -> list[Any]:
+        found = []
+        for n in (*COUNTS, SMALL_SECTION):
+            x = data(comm.rank, n)
+            first, out = comm.allgather(x, wire=wire), np.empty((size, n), np.float32)
+            assert comm.allgather_async(x, out=out, wire=wire).result() is out
+            assert out.tobytes() == first.tobytes()
+            for rank in range(size):
+                np.testing.assert_array_equal(first[rank], form.rounded(data(rank, n)))
+            found.append(first)
+        return found
+
+    same_bits(ranks(size, body))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("bucket_bytes", [1, 3000, 25 << 20])
+def test_a_list(wire: str, bucket_bytes: int) -> None:
+    shapes = [(3, 5), (), (70_000,), (0,), (200, 1000), (17,), (2, 3, 4), (300_000,), (1,)]
+
+    def arrays(rank: int) -> list[Any]:
+        return [data(rank, int(np.prod(shape))).reshape(shape) for shape in shapes]
+
+    def body(comm: Communicator) -> list[Any]:
+        mine = arrays(comm.rank)
+        first = comm.allreduce_many(mine, "avg", wire=wire, bucket_bytes=bucket_bytes)
+        second = comm.allreduce_many_async(mine, "avg", wire=wire, bucket_bytes=bucket_bytes)
+        outs = [np.empty_like(x) for x in mine]
+        assert [x is y for x, y in zip(comm.allreduce_many(mine, "avg", out=outs, wire=wire), outs, strict=True)]
+        with comm.group():
+            blocked = comm.allreduce_many(mine, "avg", wire=wire, bucket_bytes=bucket_bytes)
+        same_bits([first, second.result(), blocked])
+        comm.allreduce_many(mine, "avg", out=mine, wire=wire, bucket_bytes=bucket_bytes)
+        same_bits([first, mine])
+        assert comm.allreduce_many([], wire=wire) == []
+        return first
+
+    results = ranks(3, body)
+    same_bits(results)
+    times = max(roundings(a, 3) for a in registry.algorithms("allreduce", 3))
+    for i, shape in enumerate(shapes):
+        check(results[0][i].reshape(shape), [arrays(rank)[i] for rank in range(3)], format_of(wire), times, "avg")
+
+
+def test_a_list_with_an_array_that_is_not_float32() -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(TypeError, match="array 1 of the list"):
+            comm.allreduce_many([np.ones(3, np.float32), np.ones(3)], wire="int8")
+        with pytest.raises(TypeError, match="list or tuple"):
+            comm.allreduce_many(np.ones(3, np.float32), wire="int8")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="bucket_bytes"):
+            comm.allreduce_many([np.ones(3, np.float32)], wire="int8", bucket_bytes=0)
+
+    ranks(2, body)
+
+
+def by_numpy(x: Any, wire: str, factor: float) -> Any:
+    """What `Format.encode` writes, as bytes."""
+    x = x * np.float32(factor)
+    if wire == "bf16":
+        return x.astype(ml_dtypes.bfloat16).view(np.uint8)
+    if wire == "fp16":
+        return x.astype(np.float16).view(np.uint8)
+    most = np.float32({"fp8": 448, "int8": 127}[wire])
+    rows = []
+    for block in np.pad(x, (0, -x.size % 256)).reshape(-1, 256):
+        top = np.abs(block).max()
+        if not np.isfinite(top):
+            scale, codes = np.float32(np.nan), np.zeros(256, np.uint8)
+        elif top < 2.0**-118:
+            scale, codes = np.float32(0), np.zeros(256, np.uint8)
+        else:
+            scale, scaled = top / most, block * (most / top)
+            codes = np.rint(scaled).astype(np.int8) if wire == "int8" else scaled.astype(ml_dtypes.float8_e4m3fn)
+        rows.append(np.concatenate([np.array([scale], np.float32).view(np.uint8), codes.view(np.uint8)]))
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 100_000])
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+def test_encoded_bytes_are_numpys(wire: str, count: int, factor: float) -> None:
+    form = format_of(wire)
+    x = data(1, count)
+    x[::7] *= 1e-4  # float8 numbers below the smallest normal one
+    x[3::11] = 0
+    encoded = np.empty(form.elements(count), form.element)
+    form.encode(x, encoded, factor)
+    np.testing.assert_array_equal(encoded.view(np.uint8), by_numpy(x, wire, factor))
+    decoded = np.empty_like(x)
+    form.decode(encoded, decoded, 1 / factor)
+    assert (np.abs(decoded - x) <= bound([x], form, 1, factor)).all()
+    np.testing.assert_array_equal(decoded, form.rounded(x, factor))
+
+
+@pytest.mark.parametrize("wire", ["fp8", "int8"])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_numbers_that_are_not_finite_make_their_block_nan(wire: str, bad: float) -> None:
+    def body(comm: Communicator) -> list[Any]:
+        x = np.ones(1000, np.float32)
+        if comm.rank == 1:
+            x[300] = bad
+        return [comm.allreduce(x, wire=wire)]
+
+    results = ranks(3, body)
+    same_bits(results)
+    found = results[0][0]
+    assert np.isnan(found[256:512]).all()
+    np.testing.assert_allclose(np.delete(found, slice(256, 512)), 3, rtol=0.1)
+
+
+@pytest.mark.parametrize("wire", ["bf16", "fp16"])
+def test_infinities_stay_in_16_bits(wire: str) -> None:
+    def body(comm: Communicator) -> list[Any]:
+        return [comm.allreduce(np.array([np.inf, -np.inf, np.nan, 1], np.float32), wire=wire)]
+
+    for (found,) in ranks(2, body):
+        np.testing.assert_array_equal(found, np.array([np.inf, -np.inf, np.nan, 2], np.float32))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_sum_beyond_the_range_of_16_bits_is_finite(wire: str) -> None:
+    def body(comm: Communicator) -> list[Any]:
+        return [comm.allreduce(np.full(300, 60_000, np.float32), wire=wire)]
+
+    for (found,) in ranks(4, body):
+        np.testing.assert_allclose(found, 240_000, rtol=0.2)
+
+
+@pytest.mark.parametrize("wire", ["fp8", "int8"])
+def test_tiny_numbers_become_zero_and_larger_ones_do_not(wire: str) -> None:
+    form = format_of(wire)
+    for tiny in (0.0, -0.0, 1e-45, 1e-38, 2.0**-119):
+        np.testing.assert_array_equal(form.rounded(np.full(256, tiny, np.float32)), np.zeros(256, np.float32))
+    x = np.full(256, 2.0**-118, np.float32)
+    np.testing.assert_allclose(form.rounded(x), x, rtol=1e-6)
+    x[:] = np.finfo(np.float32).max / 2
+    np.testing.assert_allclose(form.rounded(x), x, rtol=1e-6)
+
+
+def test_the_blocks_of_an_array_do_not_depend_on_its_place_in_a_list() -> None:
+    form = format_of("int8")
+    sizes = [1000, 1, 300_000, 0, 77]
+    for most in (256, 1024, 100_000, 1 << 20):
+        seen: dict[int, list[tuple[int, int]]] = {}
+        for section in divide(sizes, form, most):
+            assert section.inp * 256 <= max(most, 256)
+            at = 0
+            for span in section.ins:
+                assert span.at == at and span.start % 256 == 0
+                at += form.elements(span.stop - span.start)
+                seen.setdefault(span.array, []).append((span.start, span.stop))
+            assert at == section.inp
+        for array, size in enumerate(sizes):
+            spans = seen.get(array, [])
+            assert [start for start, _ in spans] == [0, *(stop for _, stop in spans[:-1])][: len(spans)]
+            assert (spans[-1][1] if spans else 0) == size
+    assert divide([], form, 1024) == divide([0], form, 1024)
+
+
+def test_other_ranks_with_another_format_are_found() -> None:
+    def body(comm: Communicator) -> None:
+        wire: Any = ["int8", "fp8", None][comm.rank]
+        comm.allreduce(np.ones(1000, np.float32), wire=wire)
+
+    for outcome in outcomes(3, body):
+        assert isinstance(outcome.error, DesyncError)
+
+
+def test_other_ranks_with_another_length_are_found() -> None:
+    def body(comm: Communicator) -> None:
+        comm.allreduce(np.ones(SMALL_SECTION + comm.rank, np.float32), wire="int8")
+
+    for outcome in outcomes(2, body):
+        assert isinstance(outcome.error, DesyncError)
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "error"),
+    [
+        (np.ones(3), {}, TypeError),
+        (np.ones(3, np.float16), {}, TypeError),
+        (np.ones(3, np.int32), {}, TypeError),
+        (np.ones(3, np.float32), {"op": "max"}, ValueError),
+        (np.ones(3, np.float32), {"op": np.add}, ValueError),
+        (np.ones(3, np.float32), {"wire": "int4"}, ValueError),
+        (np.ones(3, np.float32), {"wire": 8}, TypeError),
+        (np.ones(3, np.float32), {"wire": []}, TypeError),
+        (np.ones(3, np.float32), {"stream": 1}, ValueError),
+        (np.ones(3, np.float32), {"algorithm": "best"}, ValueError),
+        (np.ones(3, np.float32), {"out": np.ones(3)}, ValueError),
+        ([1.0], {}, TypeError),
+    ],
+)
+def test_refused_before_anything_is_sent(x: Any, options: dict[str, Any], error: type[Exception]) -> None:
+    def body(comm: Communicator) -> None:
+        for call in (comm.allreduce, comm.allreduce_async):
+            with pytest.raises(error):
+                call(x, **{"wire": "int8", **options})
+        assert comm.allreduce(np.ones(2, np.float32), wire="int8").tolist() == [2, 2]
+
+    ranks(2, body)
+
+
+def test_users_cannot_pass_arrays_of_blocks() -> None:
+    with collectives.init(None) as comm, pytest.raises(TypeError):
+        comm.allreduce(np.zeros(3, format_of("int8").element))
+
+
+def test_the_recorder_names_the_format() -> None:
+    def body(comm: Communicator) -> None:
+        comm.allreduce(np.ones(1000, np.float32), "avg", wire="int8")
+        last = comm.dump()["operations"][-1]
+        assert (last["collective"], last["dtype"], last["op"], last["count"]) == ("allreduce", "int8_blocks", "avg", 4)
+
+    ranks(2, body)
+
+
+def test_nothing_but_float32_arrays_is_encoded() -> None:
+    form = format_of("int8")
+    x = np.zeros(256, np.float32)
+    blocks = np.zeros(1, form.element)
+    with pytest.raises(TypeError):
+        _engine.encode(blocks, x.astype(np.float64), form.code)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="size"):
+        _engine.encode(np.zeros(2, form.element), x, form.code)
+    with pytest.raises(ValueError, match="encoded"):
+        _engine.encode(blocks, x, _engine.DTYPES["float32"])
+    x.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        _engine.decode(x, blocks, form.code)
