@@ -27,6 +27,7 @@ from collectives.schedule.form import Send
 from collectives.schedule.group import Group
 from collectives.schedule.layout import apart, even
 from collectives.schedule.play import Play
+from collectives.schedule.rounding import roundings
 from collectives.schedule.verification import cost
 from tests.documents import anchors
 from tools import layers_drawing
@@ -351,3 +352,14 @@ def test_missing_features_are_called_missing() -> None:
         if path.name not in ("CHANGELOG.md", "performance.md"):
             for sentence in re.findall(r"[^.]*\bshrink\(\)[^.]*", path.read_text()):
                 assert "not implemented yet" in sentence.lower(), f"{path.name}: {sentence}"
+
+
+def test_how_often_each_algorithm_rounds() -> None:
+    table = rows("calls.md", "of ranks p:")
+    seen = []
+    for collective, names, *counts in table:
+        for name in names.split(", "):
+            algorithm = next(a for a in algorithms(collective) if a.name == name)
+            assert [roundings(algorithm, size) for size in (2, 3, 5, 8, 64)] == list(map(int, counts)), algorithm
+            seen.append(algorithm)
+    assert set(seen) == {a for collective in ("allreduce", "reduce_scatter") for a in algorithms(collective)}

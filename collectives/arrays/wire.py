@@ -7,7 +7,7 @@ number outside the block, and blocks begin at multiples of 256 numbers of their 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Format(NamedTuple):
     - `rounding`: the largest error of an encoded number, relative to the largest absolute value of its element
     """
 
-    name: str
+    name: WireName
     element: Dtype
     numbers: int
     code: int
@@ -72,11 +72,11 @@ def format_of(name: Any) -> Format:
         raise TypeError(f"wire must be a name, not {name!r}")
     if name not in _ENGINE_NAMES:
         raise ValueError(f"wire is {name!r}{hint(name, _ENGINE_NAMES)}; there are {', '.join(_ENGINE_NAMES)}")
-    return _format(name)
+    return _format(cast(WireName, name))
 
 
 @lru_cache
-def _format(name: str) -> Format:
+def _format(name: WireName) -> Format:
     engine_name = _ENGINE_NAMES[name]
     blocks = {known: dtype for dtype, known in BLOCKS.items()}
     element = blocks.get(engine_name) or dtype_of(engine_name)

@@ -225,7 +225,8 @@ class Together:
                 call.decode(step, inp, out)
             return call.result
 
-        return self._append([(step.operation, inp, out) for step, inp, out in encoded], deliver, call.seconds)
+        operations: list[Bound] = [(step.operation, inp.array, out.array) for step, inp, out in encoded]
+        return self._append(operations, deliver, call.seconds)
 
     def _take_many(self, many: Many) -> Entry:
         for target in many.targets:

@@ -52,7 +52,7 @@ class Movements:
         `x` has to have the same shape and dtype on all ranks. `out`: an array of that shape to write to.
 
         `wire`: the format in which float32 numbers are sent, "bf16", "fp16", "fp8" or "int8", the same on every rank.
-        Every rank's numbers are rounded once, this rank's too, see docs/wire.md.
+        Every rank's numbers are rounded once, this rank's too, see docs/calls.md.
         """
         if wire is not None:
             return self._runner.run_wired("allgather", x, out, timeout, algorithm, wire, stream=stream)

@@ -42,7 +42,7 @@ class Reductions:
 
         `wire`: the format in which float32 numbers are sent, the same on every rank: "bf16" or "fp16" for 16 bits, or
         "fp8" or "int8" for 8 bits with a scale for each 256 numbers. It is for the ops sum and avg, and for arrays in
-        host memory. Partial sums are computed in float32, and rounded when they are sent. See docs/wire.md for the
+        host memory. Partial sums are computed in float32, and rounded when they are sent. See docs/calls.md for the
         rounding errors. Raises TypeError for another dtype or a device array, and ValueError for another op.
         """
         if wire is not None:

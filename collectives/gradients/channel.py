@@ -141,15 +141,17 @@ def reduce(
 ) -> list[Array]:
     """Reduces the dense gradients of `bucket` over all ranks, and returns the results as new arrays.
 
-    `arrays`: this rank's gradients, in the dtypes in which they are sent. `plan` says by which op each gradient is
-    reduced. `timeout`: in seconds.
+    `arrays`: this rank's gradients, in the dtypes in which they are sent. `plan` says by which op and in which
+    wire format each gradient is reduced. `timeout`: in seconds.
     """
-    ops = [plan.wire(place).op for place in bucket.dense]
+    ways = [(plan.wire(place).op, plan.wire(place).format) for place in bucket.dense]
     found: dict[int, Array] = {}
-    for op in sorted(set(ops)):
-        which = [i for i, each in enumerate(ops) if each == op]
-        found.update(zip(which, comm.allreduce_many([arrays[i] for i in which], op, timeout=timeout), strict=True))
-    return [found[i] for i in range(len(ops))]
+    for way in sorted(set(ways), key=str):
+        which = [i for i, each in enumerate(ways) if each == way]
+        op, format_ = way
+        results = comm.allreduce_many([arrays[i] for i in which], op, wire=format_, timeout=timeout)
+        found.update(zip(which, results, strict=True))
+    return [found[i] for i in range(len(ways))]
 
 
 def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:

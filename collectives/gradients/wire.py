@@ -12,12 +12,15 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from collectives.arrays.array import Dtype
+from collectives.arrays.array import Array, Dtype
+from collectives.arrays.wire import FLOAT32, WireName, format_of
 
-Compression: TypeAlias = Literal["fp16", "bf16"]
+Compression: TypeAlias = Literal["fp16", "bf16", "fp8", "int8"]
 
 _HALF: Final = np.dtype(np.float16)
 _WIRES: Final[dict[Compression, Dtype]] = {"fp16": _HALF, "bf16": np.dtype(ml_dtypes.bfloat16)}
+_EIGHT_BITS: Final = ("fp8", "int8")
+_KNOWN: Final = (*_WIRES, *_EIGHT_BITS)
 _COMPRESSED: Final = (np.dtype(np.float32), np.dtype(np.float64))
 _FLOATS: Final = (*_COMPRESSED, *_WIRES.values(), np.dtype(np.complex64), np.dtype(np.complex128))
 OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod", "min", "max")}}
@@ -32,7 +35,7 @@ def check_options(missing: str, error_feedback: bool, compression: Compression |
         raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
     if error_feedback and compression is None:
         raise ValueError(
-            "error_feedback adds the rounding error of compression: pass compression='fp16' or 'bf16', too"
+            "error_feedback adds the rounding error of compression: pass compression='bf16' or another one, too"
         )
 
 
@@ -41,7 +44,8 @@ class Rules:
     """The user's options for the exchange of gradients, which have to be the same on every rank.
 
     - `op`: "average", "sum", "min", "max" or "prod"
-    - `compression`: "fp16" or "bf16" to send float32 and float64 in 16 bits, None to keep the dtype
+    - `compression`: "fp16" or "bf16" to send float32 and float64 in 16 bits, "fp8" or "int8" in 8 bits with a scale for
+      each 256 numbers, None to keep the dtype. Sparse gradients are never sent in 8 bits
     - `bucket_bytes`: the largest size of a bucket, gradients that are sent together
     - `prescale`, `postscale`: factors for gradients before, and for results after the reduction
 
@@ -57,11 +61,13 @@ class Rules:
     def __post_init__(self) -> None:
         if self.op not in OPS:
             raise ValueError(f"op must be one of {', '.join(map(repr, OPS))}, not {self.op!r}")
-        if self.compression is not None and self.compression not in _WIRES:
-            raise ValueError(f"compression must be None, 'fp16' or 'bf16', not {self.compression!r}")
+        if self.compression is not None and self.compression not in _KNOWN:
+            raise ValueError(f"compression must be None, {', '.join(map(repr, _KNOWN))}, not {self.compression!r}")
         if type(self.bucket_bytes) is not int or self.bucket_bytes < 1:
             raise ValueError(f"bucket_bytes must be a number of bytes from 1 up, not {self.bucket_bytes!r}")
         object.__setattr__(self, "op", OPS[self.op])
+        if self.compression in _EIGHT_BITS and not self.additive:
+            raise ValueError(f"compression={self.compression!r} is for op 'average' or 'sum', not {self.op!r}")
 
     @property
     def additive(self) -> bool:
@@ -77,7 +83,8 @@ class Wire(NamedTuple):
 
     The reduced gradient is converted back to `source`, the dtype of `x`, and multiplied by `after`. Multiplication is
     done in `source`; but integers are multiplied in float64 and rounded towards 0. For a sparse gradient, `op` is
-    "join": rows are concatenated.
+    "join": rows are concatenated. `format`: the wire format of `comm.allreduce_many` in which `dtype`, float32 then, is
+    sent; None to send it as it is.
     """
 
     source: Dtype
@@ -85,6 +92,23 @@ class Wire(NamedTuple):
     op: str
     before: float
     after: float
+    format: WireName | None = None
+
+    @property
+    def rounds(self) -> bool:
+        """Whether gradients are rounded before they are sent."""
+        return self.format is not None or (self.dtype != self.source and self.op != "join")
+
+    def rounded(self, sent: Array) -> Array:
+        """Returns what other ranks get of `sent`, an array of `dtype`."""
+        return sent if self.format is None else format_of(self.format).rounded(np.ascontiguousarray(sent))
+
+    def nbytes(self, sent: Array) -> int:
+        """The number of bytes that encode `sent`, an array of `dtype`."""
+        if self.format is None:
+            return sent.nbytes
+        form = format_of(self.format)
+        return form.elements(sent.size) * form.element.itemsize
 
 
 def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:
@@ -103,7 +127,7 @@ def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wir
             f"{name or 'a gradient'} is sparse, so op must be 'average' or 'sum': or use sparse_as_dense=True"
         )
     compresses = rules.compression is not None and source in _COMPRESSED
-    dtype = _WIRES[rules.compression] if compresses and rules.compression else source
+    dtype = _WIRES[rules.compression] if compresses and rules.compression in _WIRES else source
     before, after, op = rules.prescale, rules.postscale, rules.op
     if sparse:  # rows are concatenated, not added up
         return Wire(source, dtype, "join", before, after / size if rules.op == "avg" else after)
@@ -112,4 +136,6 @@ def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wir
         # as large as the largest gradient.
         down = 2.0 ** -(size - 1).bit_length()
         before, after, op = before * down, after / down / (size if rules.op == "avg" else 1), "sum"
+    if compresses and rules.compression in _EIGHT_BITS:
+        return Wire(source, FLOAT32, op, before, after, rules.compression)
     return Wire(source, dtype, op, before, after)

@@ -41,7 +41,8 @@ def DistributedOptimizer(
       LossScaleOptimizer, so that all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`
     - `comm`: the communicator; None for the one that `collectives.init` made
     - `op`: how the ranks' gradients are combined: "average", "sum", "min", "max" or "prod"
-    - `compression`: "fp16" or "bf16" sends gradients in this format; None sends them unchanged
+    - `compression`: "fp16", "bf16", "fp8" or "int8" sends gradients in this format, of 16 or 8 bits; None sends them
+      unchanged. Sparse gradients are not sent in 8 bits
     - `bucket_bytes`: gradients are exchanged in buckets of up to this many bytes
     - `sparse_as_dense`: exchange embeddings' gradients as dense tensors; by default they stay sparse
     - `error_feedback`: add the rounding errors of `compression` to the gradients of the next step

@@ -40,7 +40,8 @@ class GradientExchange:
     """A function object that takes this rank's gradients in each step, and returns them reduced over all ranks.
 
     - `op`: "average", "sum", "min", "max" or "prod"
-    - `compression`: "fp16" or "bf16" sends float32 and float64 gradients in 16 bits
+    - `compression`: "fp16" or "bf16" sends float32 and float64 gradients in 16 bits, "fp8" or "int8" in 8 bits with
+      a scale for each 256 numbers; not for op "min", "max" and "prod", and not for sparse gradients
     - `error_feedback`: with `compression`, add the rounding error of a gradient to the gradient of the next step
     - `bucket_bytes`: gradients are exchanged in buckets of at most this size
     - `sparse_as_dense`: make sparse gradients dense. By default they stay sparse, and all ranks' rows are concatenated
@@ -174,7 +175,7 @@ class GradientExchange:
 
     def _encoded(self, plan: Plan, place: int, tensor: Any) -> Any:
         wire = plan.wire(place)
-        if self._residuals is not None and wire.dtype != wire.source and wire.op != "join":
+        if self._residuals is not None and wire.rounds:
             return self._residuals.encoded(place, tensor, wire)
         return _encoded(wire, tensor)
 
@@ -224,7 +225,7 @@ class GradientExchange:
         comm, split = way.comm, len(bucket.dense)
         dense = list(arrays[:split])
         results = reduce(comm, plan, bucket, dense, self._timeout)
-        self.bytes_sent += sum(array.nbytes for array in dense)
+        self.bytes_sent += sum(plan.wire(i).nbytes(x) for i, x in zip(bucket.dense, dense, strict=True))
         if bucket.sparse:
             rows = [Rows(*pair) for pair in zip(arrays[split::2], arrays[split + 1 :: 2], strict=True)]
             joined, nbytes = joined_rows(comm, rows, self._timeout)

@@ -37,6 +37,10 @@ class Residuals:
         before = tf.cast(wire.before, tensor.dtype)
         wanted = tensor + kept
         sent = tf.cast(wanted * before, wire.dtype)
-        lost = wanted - tf.cast(sent, tensor.dtype) / before
+        seen = sent
+        if wire.format is not None:
+            seen = tf.numpy_function(wire.rounded, [sent], sent.dtype)
+            seen.set_shape(sent.shape)
+        lost = wanted - tf.cast(seen, tensor.dtype) / before
         with tf.control_dependencies([kept.assign(tf.where(tf.math.is_finite(lost), lost, tf.zeros_like(lost)))]):
             return tf.identity(sent)

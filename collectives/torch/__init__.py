@@ -40,7 +40,9 @@ from collectives.torch.functions import reducescatter as reducescatter
 from collectives.torch.functions import synchronize as synchronize
 from collectives.torch.hooks import HookState as HookState
 from collectives.torch.hooks import bf16_hook as bf16_hook
+from collectives.torch.hooks import fp8_hook as fp8_hook
 from collectives.torch.hooks import fp16_hook as fp16_hook
+from collectives.torch.hooks import int8_hook as int8_hook
 from collectives.torch.meeting import Options as Options
 from collectives.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from collectives.torch.process_group import CollectivesProcessGroup as CollectivesProcessGroup

@@ -1,4 +1,4 @@
-"""Communication hooks for DistributedDataParallel that send gradients in half the bytes.
+"""Communication hooks for DistributedDataParallel that send gradients in fewer bytes.
 
     model.register_comm_hook(None, collectives.torch.bf16_hook)
     model.register_comm_hook(collectives.torch.HookState(error_feedback=True), collectives.torch.fp16_hook)
@@ -21,7 +21,7 @@ from collectives.torch.tensors import reading
 
 
 class HookState:
-    """The state of the communication hooks `fp16_hook` and `bf16_hook` for one model; pass it to `register_comm_hook`.
+    """The state of the communication hooks, such as `bf16_hook`, for one model; pass it to `register_comm_hook`.
 
     `group`: the process group; None for the default group. `error_feedback`: add the rounding error of a gradient to
     the gradient of the next step, which needs memory for a copy of all gradients.
@@ -57,6 +57,23 @@ def bf16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch
     return _averaged(state, bucket, "bf16")
 
 
+def fp8_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook of DistributedDataParallel that averages gradients as float8 (e4m3), in blocks of 256.
+
+    `state`: None, a process group, or a HookState. Returns a future of the averaged bucket. Each block has a scale.
+    """
+    return _averaged(state, bucket, "fp8")
+
+
+def int8_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook of DistributedDataParallel that averages gradients as int8, in blocks of 256 numbers.
+
+    `state`: None, a process group, or a HookState; use one with error feedback. Returns a future of the averaged
+    bucket. Each block has a scale.
+    """
+    return _averaged(state, bucket, "int8")
+
+
 def _averaged(state: Any, bucket: Any, name: str) -> Any:
     given = state if isinstance(state, HookState) else None
     group = (given.group if given else state) or dist.group.WORLD
@@ -73,5 +90,7 @@ def _averaged(state: Any, bucket: Any, name: str) -> Any:
         compression.decompress(sent, buffer)
 
     array = reading(sent)
-    work = group.started("allreduce", array, "avg", out=array, tensors=(buffer,), finish=finish)
+    work = group.started(
+        "allreduce", array, "avg", out=array, wire=compression.wire(sent), tensors=(buffer,), finish=finish
+    )
     return work.promise(buffer)

@@ -42,7 +42,7 @@ class Item(NamedTuple):
 class Flight(NamedTuple):
     """A bucket that is being exchanged."""
 
-    work: Any
+    works: list[Any]
     items: list[Item]
 
 
@@ -62,7 +62,8 @@ def DistributedOptimizer(
     """Returns an optimizer of the class of `optimizer` whose `step` first averages gradients over all ranks.
 
     - `named_parameters`: pairs (name, parameter), such as `model.named_parameters()`; errors show the names
-    - `compression`: "fp16" or "bf16", the dtype in which gradients are sent; None for their own dtype
+    - `compression`: "fp16" or "bf16", the dtype in which gradients are sent; "fp8" or "int8" for 8 bits with a scale
+      for each 256 numbers; None for their own dtype
     - `error_feedback`: with `compression`, add the rounding error of a gradient to the gradient of the next step
     - `backward_passes_per_step`: gradients of this many backward passes are added on each rank before they are sent
     - `op`: "average" or "sum"
@@ -166,12 +167,17 @@ class _Distributed:
             sent = self._compression.compress(grad, i)
             items.append(Item(i, sent, grad, None))
         written = [writing(item.sent) for item in items]
-        arrays = [array for array, _ in written]
-        work = self._comm.allreduce_many_async(
-            arrays, self._op, out=arrays, bucket_bytes=self._bucket_bytes, timeout=self._timeout
-        )
+        ways: dict[Any, list[Any]] = {}  # arrays by their wire format
+        for item, (array, _) in zip(items, written, strict=True):
+            ways.setdefault(_wire(self._compression, item.sent), []).append(array)
+        works = [
+            self._comm.allreduce_many_async(
+                arrays, self._op, out=arrays, bucket_bytes=self._bucket_bytes, wire=wire, timeout=self._timeout
+            )
+            for wire, arrays in ways.items()
+        ]
         self._flights.append(
-            Flight(work, [item._replace(finish=finish) for item, (_, finish) in zip(items, written, strict=True)])
+            Flight(works, [item._replace(finish=finish) for item, (_, finish) in zip(items, written, strict=True)])
         )
         self._next += 1
 
@@ -192,7 +198,8 @@ class _Distributed:
         anywhere = self._comm.allreduce(kinds, "max", timeout=self._timeout)
         with torch.no_grad():
             for flight in self._flights:
-                flight.work.wait()
+                for work in flight.works:
+                    work.wait()
                 for item in flight.items:
                     self._deliver(item, anywhere[item.place])
             for i in self._sparse:
@@ -261,7 +268,8 @@ class _Distributed:
         anywhere = self._comm.allreduce(nothing, "max", timeout=self._timeout)
         with torch.no_grad():
             for flight in self._flights:
-                flight.work.wait()
+                for work in flight.works:
+                    work.wait()
                 for item in flight.items:
                     self._compression.decompress(item.sent, item.grad)  # it may keep state from `compress`
             for i in self._sparse:
@@ -353,6 +361,12 @@ class _Distributed:
         self._next = 0
         self._left = [self._passes] * len(self._params)
         self._waits = [len(members) for members in self._buckets]
+
+
+def _wire(compression: Any, sent: Any) -> Any:
+    """The wire format for a tensor; objects of users' own need not know of wire formats."""
+    found = getattr(compression, "wire", None)
+    return None if found is None else found(sent)
 
 
 def _trained(optimizer: Any) -> list[Any]:

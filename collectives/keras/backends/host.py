@@ -76,20 +76,20 @@ class HostExchange:
         for bucket in agreed.buckets:
             packed = [self._encoded(i, given[i], agreed.wire(i)) for i in bucket.dense]
             back = reduce(way.comm, agreed, bucket, packed, timeout)
-            self.bytes_sent += sum(array.nbytes for array in packed)
+            self.bytes_sent += sum(agreed.wire(i).nbytes(x) for i, x in zip(bucket.dense, packed, strict=True))
             results.update({i: _decoded(x, agreed.wire(i)) for i, x in zip(bucket.dense, back, strict=True)})
         self.calls += 1
         return [results[i] for i in places]
 
     def _encoded(self, place: int, array: Array, wire: Wire) -> Array:
-        feedback = self._options.error_feedback and wire.dtype != wire.source
+        feedback = self._options.error_feedback and wire.rounds
         wanted = array + self._lost[place] if feedback and place in self._lost else array
         with np.errstate(over="ignore"):  # overflow gives infinity, as intended
             sent = (wanted if wire.before == 1 else wanted * wire.source.type(wire.before)).astype(
                 wire.dtype, copy=False
             )
         if feedback:
-            lost = wanted - sent.astype(wire.source) / wire.source.type(wire.before)
+            lost = wanted - wire.rounded(sent).astype(wire.source) / wire.source.type(wire.before)
             self._lost[place] = np.where(np.isfinite(lost), lost, wire.source.type(0))
         return np.ascontiguousarray(sent)
 

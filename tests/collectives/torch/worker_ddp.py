@@ -112,6 +112,9 @@ def compression() -> None:
         (None, collectives.torch.fp16_hook),
         (None, collectives.torch.bf16_hook),
         (collectives.torch.HookState(error_feedback=True), collectives.torch.bf16_hook),
+        (None, collectives.torch.int8_hook),
+        (collectives.torch.HookState(error_feedback=True), collectives.torch.int8_hook),
+        (collectives.torch.HookState(error_feedback=True), collectives.torch.fp8_hook),
         (None, default_hooks.fp16_compress_hook),
         (None, default_hooks.allreduce_hook),
     ]
