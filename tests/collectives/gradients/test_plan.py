@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from collectives.gradients.plan import Bucket, Entry, Plan, differences, plan, unpack
-from collectives.gradients.wire import Rules, wire
+from collectives.gradients.wire import Rules, Wire, wire
 
 
 def dense(*shape: int, name: str = "", dtype: str = "float32") -> Entry:
@@ -155,19 +155,26 @@ def test_halves_never_overflow_on_their_way(size: int) -> None:
 def test_ways() -> None:
     single, double, half = (np.dtype(t) for t in (np.float32, np.float64, np.float16))
     bfloat = np.dtype(ml_dtypes.bfloat16)
-    assert wire(Rules(), single, 4, False, "") == (single, single, "avg", 1.0, 1.0)
-    assert wire(Rules("avg", "bf16"), double, 4, False, "") == (double, bfloat, "avg", 1.0, 1.0)
-    assert wire(Rules("sum", "fp16"), single, 4, False, "") == (single, half, "sum", 0.25, 4.0)
-    assert wire(Rules("average"), half, 4, False, "") == (half, half, "sum", 0.25, 1.0)
-    assert wire(Rules("sum"), half, 4, False, "") == (half, half, "sum", 1.0, 1.0)  # its own result, as it is
-    assert wire(Rules("max", "fp16"), single, 4, False, "") == (single, half, "max", 1.0, 1.0)
-    assert wire(Rules("average", prescale=3.0, postscale=0.5), single, 4, True, "") == (
+    assert wire(Rules(), single, 4, False, "") == Wire(single, single, "avg", 1.0, 1.0)
+    assert wire(Rules("avg", "bf16"), double, 4, False, "") == Wire(double, bfloat, "avg", 1.0, 1.0)
+    assert wire(Rules("sum", "fp16"), single, 4, False, "") == Wire(single, half, "sum", 0.25, 4.0)
+    assert wire(Rules("average"), half, 4, False, "") == Wire(half, half, "sum", 0.25, 1.0)
+    assert wire(Rules("sum"), half, 4, False, "") == Wire(half, half, "sum", 1.0, 1.0)  # its own result, as it is
+    assert wire(Rules("max", "fp16"), single, 4, False, "") == Wire(single, half, "max", 1.0, 1.0)
+    assert wire(Rules("average", prescale=3.0, postscale=0.5), single, 4, True, "") == Wire(
         single,
         single,
         "join",
         3.0,
         0.125,
     )
+    assert wire(Rules("avg", "int8"), double, 4, False, "") == Wire(double, single, "avg", 1.0, 1.0, "int8")
+    assert wire(Rules("sum", "fp8"), single, 4, True, "") == Wire(single, single, "join", 1.0, 1.0)  # sparse
+    assert wire(Rules("avg", "int8"), half, 4, False, "").format is None
+    x = np.linspace(-1, 1, 300, dtype=np.float32)
+    way = wire(Rules("avg", "int8"), single, 4, False, "")
+    assert way.rounds and way.nbytes(x) == 520 and 0 < np.abs(way.rounded(x) - x).max() <= 1 / 254
+    assert not wire(Rules(), single, 4, False, "").rounds and wire(Rules("avg", "bf16"), single, 4, False, "").rounds
     with pytest.raises(TypeError, match="x is int32, of which there is no average"):
         wire(Rules(), np.dtype(np.int32), 2, False, "x")
     with pytest.raises(TypeError, match="which prescale and postscale cannot multiply"):
@@ -180,7 +187,8 @@ def test_ways() -> None:
     ("rules", "says"),
     [
         ({"op": "mean"}, "op must be one of"),
-        ({"compression": "int8"}, "compression must be None, 'fp16' or 'bf16'"),
+        ({"compression": "int4"}, "compression must be None, 'fp16', 'bf16', 'fp8', 'int8'"),
+        ({"compression": "int8", "op": "max"}, "is for op 'average' or 'sum'"),
         ({"bucket_bytes": 0}, "bucket_bytes must be"),
         ({"bucket_bytes": 1.5}, "bucket_bytes must be"),
     ],
