@@ -33,6 +33,7 @@ _SMALLEST: Final = 64 << 10  # bytes: smaller buckets are not worth an operation
 _AHEAD: Final = 4  # sections that a blocking call has in flight
 _MOST_KEPT: Final = 256  # layouts: lists of ever new shapes must not fill the memory
 _OPS: Final = ("sum", "avg")
+WIRED: Final = ("allreduce", "reduce_scatter", "allgather")  # collectives of the engine that have wire formats
 _BYTE: Final[Dtype] = np.dtype(np.uint8)
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from collectives.arrays.array import Array, Dtype, check_number, check_shape, dtype_of
 from collectives.arrays.on_device import DeviceArray, device_of
+from collectives.arrays.wire import FLOAT32, WireName, format_of
 from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.leading import LeaderCalls
 from collectives.calls.messages import MessageCalls
@@ -174,15 +175,29 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         links = self._linked.situation.kind
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size} over {links}, epoch {self.epoch}>"
 
-    def explain(self, collective: str, nbytes: int, dtype: Any = "float32", *, algorithm: str = "auto") -> str:
+    def explain(
+        self,
+        collective: str,
+        nbytes: int,
+        dtype: Any = "float32",
+        *,
+        algorithm: str = "auto",
+        wire: WireName | None = None,
+    ) -> str:
         """Returns a text that says which algorithm and engine a call would use, and why, and lists this rank's steps.
 
         An engine is the code that runs a call: this library's own, or that of another package. `collective`: the call's
         name, such as "allreduce". `nbytes`: the size in bytes of its input or output array, whichever is larger.
-        `algorithm`: as in the call, "auto" or the name of an algorithm. Raises ValueError for an unknown collective or
-        algorithm, and for a negative size.
+        `algorithm`: as in the call, "auto" or the name of an algorithm. `wire`: as in the call; the text then describes
+        how a section of a float32 array is sent, and how much rounding may change a sum. Raises ValueError for an
+        unknown collective, algorithm or format, and for a negative size.
         """
         linked = self._linked
+        if wire is not None:
+            kind = dtype_of(dtype)
+            if kind != FLOAT32:
+                raise TypeError(f"wire={wire!r} is for float32 arrays, not {kind}")
+            return explain(self._calls.prepare, linked, collective, nbytes, kind, algorithm, form=format_of(wire))
         others = self._runner.engines.explain(collective, nbytes) if algorithm == "auto" else ""
         on_devices = explain_cuda(
             self._runner.leading,

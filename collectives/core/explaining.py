@@ -11,14 +11,19 @@ from functools import partial
 
 from collectives.algorithms import registry
 from collectives.arrays.array import Dtype, check_number, name_of
+from collectives.arrays.dtypes import engine_name
+from collectives.arrays.wire import FLOAT32, Format
+from collectives.calls import wired
 from collectives.calls.leading import ENGINE as LEADER
 from collectives.calls.leading import LeaderCalls
 from collectives.calls.prepare import Preparer, Shape
 from collectives.calls.streamed import ENGINE, HIERARCHY, StreamCalls
+from collectives.calls.wired import WIRED, divide
 from collectives.core.links import Linked
 from collectives.native._engine import Group
 from collectives.schedule.conditions import collective as contract
 from collectives.schedule.layout import Layout
+from collectives.schedule.rounding import roundings
 from collectives.schedule.select import Choice, ladder
 from collectives.schedule.table import ANY_SIZE, Row
 from collectives.transports.leader import mps
@@ -32,18 +37,23 @@ def explain(
     dtype: Dtype,
     algorithm: str = "auto",
     on_devices: Sequence[str] = (),
+    form: Format | None = None,
 ) -> str:
     """Returns a text about a collective on `nbytes` bytes: the algorithm and engine that it uses, and why.
 
     The text also lists this rank's steps. `linked`: the group of ranks. `algorithm`: as in calls, "auto" or a name.
-    `on_devices`: lines to insert about arrays on devices. Raises ValueError for a negative size, and for an unknown
-    collective or algorithm; the error then lists the known names.
+    `on_devices`: lines to insert about arrays on devices. `form`: the wire format in which `nbytes` bytes of float32
+    are sent; the text then describes one section of the array. Raises ValueError for a negative size, and for an
+    unknown collective or algorithm; the error then lists the known names.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
     if size < 0:
         raise ValueError(f"nbytes is {size}")
     elements = size // dtype.itemsize
+    wire: list[str] = []
+    if form is not None:
+        elements, dtype, wire = _encoded(prepare, collective, size, form, algorithm)
     shape = Shape(collective, dtype, elements, elements, elements)
     chosen, reason, row = prepare.choose(shape, algorithm)
     most = prepare.at_a_time(shape)
@@ -55,10 +65,12 @@ def explain(
     links = ", ".join(f"{n} over {kind}{each.get(kind, '')}" for kind, n in peers.items()) or "none"
     usable = [a.name for a in registry.algorithms(collective, prepare.size)]
     others = [name for name in usable if name != chosen.name]
+    kind = name_of(dtype) if form is None else f"{engine_name(dtype)} in a section"
     lines = [
-        f"{collective} of {size} bytes ({elements} {name_of(dtype)}) among {situation.size} ranks",
+        f"{collective} of {size} bytes ({elements} {kind}) among {situation.size} ranks",
         f"  algorithm   {chosen.name}: {reason}",
         *row_lines(row, 12),
+        *wire,
         *_engines(linked.group, prepare, shape, chosen.name, prepare.schedule(chosen).grid),
         *(section if 0 < most < elements else ()),
         *on_devices,
@@ -75,6 +87,29 @@ def explain(
     from collectives.schedule.listing import explain as listing  # plays a whole group
 
     return "\n".join([*lines, "", listing(prepare.schedule(chosen))])
+
+
+def _encoded(
+    prepare: Preparer, collective: str, size: int, form: Format, algorithm: str
+) -> tuple[int, Dtype, list[str]]:
+    """The elements of a section of an array of `size` bytes of float32, their dtype, and lines about the format."""
+    if collective not in WIRED:
+        raise ValueError(f"{collective} has no wire formats; {', '.join(WIRED)} have")
+    sections = divide([size // FLOAT32.itemsize], form, wired.SECTION // FLOAT32.itemsize)
+    elements = sections[0].inp
+    chosen, _, _ = prepare.choose(Shape(collective, form.element, elements, elements, elements), algorithm)
+    times = roundings(chosen, prepare.size, layout=prepare.layout if chosen.hosts else None)
+    total = sum(section.inp for section in sections) * form.element.itemsize
+    error = (1 + form.rounding) ** times - 1
+    return (
+        elements,
+        form.element,
+        [
+            f"  wire        {form.name}: {total} bytes, in {len(sections)} sections that overlap",
+            f"              rounded {times} times on the longest path: the error of a sum is at most {error:.2g} of",
+            "              the largest numbers of all ranks, added up (docs/calls.md)",
+        ],
+    )
 
 
 def explain_cuda(

@@ -35,16 +35,16 @@ enum class DType : std::uint8_t {
 enum class Op : std::uint8_t { sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor };
 
 inline constexpr std::array<std::string_view, 17> dtype_names{
-    "float16", "bfloat16", "float32", "float64", "int8", "int16",     "int32",     "int64",
-    "uint8",   "uint16",   "uint32",  "uint64",  "bool", "complex64", "complex128",
-    "int8_blocks", "float8_blocks"};
+    "float16", "bfloat16",  "float32",    "float64",     "int8",         "int16",
+    "int32",   "int64",     "uint8",      "uint16",      "uint32",       "uint64",
+    "bool",    "complex64", "complex128", "int8_blocks", "float8_blocks"};
 
 // Numbers in a block, and its bytes: a scale in float32, then one byte for each number.
 inline constexpr std::size_t block_numbers = 256;
 inline constexpr std::size_t block_bytes = 4 + block_numbers;
 
-inline constexpr std::array<std::uint16_t, 17> dtype_sizes{
-    2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, block_bytes, block_bytes};
+inline constexpr std::array<std::uint16_t, 17> dtype_sizes{2, 2, 4, 8, 1, 2,  4,           8,          1,
+                                                           2, 4, 8, 1, 8, 16, block_bytes, block_bytes};
 
 // Whether each stored partial sum loses precision, so that algorithms with fewer partial sums are preferred.
 constexpr bool rounds_each_time(DType dtype) {

@@ -1,10 +1,11 @@
 // Encoding of float32 arrays for a wire format, and decoding.
 //
 // Invariant: an array is checked completely before anything is written; the kernels run without the GIL.
+#include "reduce/encoding.hpp"
+
 #include <nanobind/nanobind.h>
 
 #include "bind/common.hpp"
-#include "reduce/encoding.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

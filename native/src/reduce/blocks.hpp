@@ -1,8 +1,9 @@
 // Kernels for float32 numbers in fewer bytes: to encode, to decode, and to add blocks of 256 numbers.
 //
-// The loops are plain, over arrays of a fixed length, and the compiler makes vectors of them. Invariant: every
-// number is computed by the same operations wherever it is, and only the maximum of a block combines numbers.
-// So all instruction sets give the same bits. See vector.hpp for why nothing here has external linkage.
+// The loops are plain, over arrays of a fixed length, and the compiler makes vectors of them. Invariant:
+// every number is computed by the same operations wherever it is, and only the maximum of a block combines
+// numbers. So all instruction sets give the same bits. See vector.hpp for why nothing here has external
+// linkage.
 #pragma once
 
 #include "reduce/encoding.hpp"
@@ -27,7 +28,9 @@ COLLECTIVES_INLINE float number(std::uint32_t x) { return bits_of<float>(x); }
 struct Int8Code {
     static constexpr float largest = 127;
 
-    static COLLECTIVES_INLINE std::uint8_t pack(float x) { return static_cast<std::uint8_t>(bits(x + rounder)); }
+    static COLLECTIVES_INLINE std::uint8_t pack(float x) {
+        return static_cast<std::uint8_t>(bits(x + rounder));
+    }
     static COLLECTIVES_INLINE float unpack(std::uint8_t code) {
         return static_cast<float>(static_cast<std::int8_t>(code));
     }

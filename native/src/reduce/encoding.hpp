@@ -11,8 +11,8 @@
 
 namespace collectives {
 
-// Writes source[i] * factor, for i < n, as elements of the encoded type: n elements of float16 or bfloat16, or
-// ceil(n / 256) blocks. Zeros fill the last block. Rounds to nearest even.
+// Writes source[i] * factor, for i < n, as elements of the encoded type: n elements of float16 or bfloat16,
+// or ceil(n / 256) blocks. Zeros fill the last block. Rounds to nearest even.
 //
 // A block is its scale, a float32, and 256 bytes. With m the largest absolute value of the block:
 //
@@ -25,8 +25,8 @@ namespace collectives {
 // Addresses need no alignment; the arrays do not overlap. Never throws, never allocates.
 using EncodeFn = void (*)(std::byte* dst, const float* source, std::size_t n, float factor);
 
-// The reverse: dst[i] = x * factor, with x the number i of `source`. In a block, x is the product of scale and
-// byte, rounded to float32: so a block whose scale is NaN is NaN throughout.
+// The reverse: dst[i] = x * factor, with x the number i of `source`. In a block, x is the product of scale
+// and byte, rounded to float32: so a block whose scale is NaN is NaN throughout.
 using DecodeFn = void (*)(float* dst, const std::byte* source, std::size_t n, float factor);
 
 // Null if `dtype` is not an encoded type. The selected instruction set, or a given one for which `has(isa)`.

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits  # noqa: E402
 
 import collectives.torch as ct  # noqa: E402
 
-SIZE, BATCH, EPOCHS, SEEDS = 3, 32, 12, 5
+SIZE, BATCH, EPOCHS, SEEDS = 3, 32, 8, 5
 _one_at_a_time = threading.Lock()
 
 
@@ -65,7 +65,7 @@ def trained(comm: Communicator, seed: int, compression: str | None) -> tuple[byt
 @pytest.mark.timeout(300)
 def test_digits_end_as_accurate_as_with_float32() -> None:
     def body(comm: Communicator) -> dict[str | None, list[tuple[bytes, float]]]:
-        ways: tuple[str | None, ...] = (None, "int8", "fp8")
+        ways: tuple[str | None, ...] = (None, "int8")
         return {way: [trained(comm, seed, way) for seed in range(SEEDS)] for way in ways}
 
     results = ranks(SIZE, body)
@@ -73,9 +73,8 @@ def test_digits_end_as_accurate_as_with_float32() -> None:
         assert other == results[0]  # bit for bit
     means = {way: np.mean([accuracy for _, accuracy in runs]) for way, runs in results[0].items()}
     assert means[None] > 0.93, means
-    for way in ("int8", "fp8"):
-        assert results[0][way][0][0] != results[0][None][0][0]
-        assert means[way] > means[None] - 0.005, means
+    assert results[0]["int8"][0][0] != results[0][None][0][0]
+    assert means["int8"] > means[None] - 0.005, means
 
 
 def test_error_feedback_loses_nothing() -> None:

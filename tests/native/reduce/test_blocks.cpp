@@ -52,7 +52,8 @@ std::vector<std::byte> encode(DType dtype, Isa isa, const std::vector<float>& x,
     return found;
 }
 
-std::vector<float> decode(DType dtype, Isa isa, const std::vector<std::byte>& from, std::size_t n, float factor) {
+std::vector<float> decode(DType dtype, Isa isa, const std::vector<std::byte>& from, std::size_t n,
+                          float factor) {
     std::vector<float> found(n + 1, 77.0f);
     decoder(dtype, isa)(found.data(), from.data(), n, factor);
     CHECK(found.back() == 77.0f);
@@ -61,7 +62,8 @@ std::vector<float> decode(DType dtype, Isa isa, const std::vector<std::byte>& fr
 }
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 }  // namespace
@@ -98,7 +100,7 @@ TEST_CASE("all instruction sets encode, decode and reduce to the same bits") {
                             const double scale = op == Op::avg ? 1.0 / static_cast<double>(operands) : 1.0;
                             std::vector<std::byte> first(bytes.size()), second(bytes.size());
                             reduce_kernel(dtype, op, Stores::cached, Isa::baseline)(first.data(), sources,
-                                                                                   operands, count, scale);
+                                                                                    operands, count, scale);
                             reduce_kernel(dtype, op, Stores::streaming, isa)(second.data(), sources, operands,
                                                                              count, scale);
                             CHECK(first == second);
