@@ -51,9 +51,10 @@ def test_weights_and_slots_are_those_of_one_process(results: Results) -> None:
 
 @everywhere
 def test_compression_halves_what_is_sent(results: Results) -> None:
-    (_, halves, away), (_, brains, further) = same(results["compressed"])
+    (_, halves, away), (_, brains, further), (_, bytes_, furthest) = same(results["compressed"])
     assert halves == brains == 8 * (6 * 8 + 8 + 8 * 3 + 3) * 2
     assert 0 < away < 1e-3 and 0 < further < 1e-2
+    assert bytes_ == 8 * 4 * 260 and 0 < furthest < 2e-2  # each variable has a block of its own
 
 
 @elsewhere

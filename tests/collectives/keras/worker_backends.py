@@ -38,7 +38,11 @@ def fit(comm: Comm) -> Any:
 
 def compressed(comm: Comm) -> Any:
     found = []
-    for options in ({"compression": "fp16"}, {"compression": "bf16", "error_feedback": True, "bucket_bytes": 64}):
+    for options in (
+        {"compression": "fp16"},
+        {"compression": "bf16", "error_feedback": True, "bucket_bytes": 64},
+        {"compression": "int8", "error_feedback": True},
+    ):
         keras.utils.set_random_seed(100 + comm.rank)
         model = worker.fitted(worker.dense(), comm, hooks.DistributedOptimizer(SGD(0.1), **options))
         hook = hook_of(model.optimizer)

@@ -299,6 +299,28 @@ def check_error_feedback(comm: Communicator) -> None:
         ct.GradientExchange(comm, error_feedback=True)
 
 
+def check_eight_bits(comm: Communicator) -> None:
+    values = np.array([1 / 3, 1e-3, 7.7], np.float32)
+    mine = [tf.constant(values * (1 - comm.rank)), tf.fill([70], 1 / 3), tf.constant([1 / 3], tf.float64)]
+    kinds: list[tuple[Compression, float]] = [("fp8", 7.7 / 16), ("int8", 7.7 / 254)]
+    for kind, step in kinds:
+        plain = ct.GradientExchange(comm, compression=kind)
+        kept = ct.GradientExchange(comm, compression=kind, error_feedback=True)
+        for a, b in ((plain, kept), (tf.function(plain), tf.function(kept))):
+            once = a(mine)
+            assert [x.dtype for x in once] == [tf.float32, tf.float32, tf.float64]
+            assert np.abs(once[0] - values / 2).max() < step
+            average = sum(b(mine)[0].numpy().astype(np.float64) for _ in range(64)) / 64
+            assert np.abs(average - values / 2).max() < step / 64, average
+        assert plain.bytes_sent == 2 * 3 * 260
+        kept([tf.constant([np.inf, 1.0, 1.0]), *mine[1:]])
+        kept(mine)
+        same(np.isfinite(kept(mine)[0]), [True] * 3)
+        assert plain([tf.constant([1.0], tf.float16)])[0].dtype == tf.float16
+    with pytest.raises(ValueError, match="is for op 'average' or 'sum'"):
+        ct.GradientExchange(comm, op="max", compression="int8")
+
+
 def check_tape(comm: Communicator) -> None:
     r = comm.rank
     w, unused = tf.Variable([1.0, 2.0]), tf.Variable([5.0])
