@@ -5,7 +5,8 @@ limit the speed. The least time, called *bound*, is 2(h-1)/h * n / rate seconds 
 is the nominal rate of all links of a host together, in bytes a second. Headers are not counted: with packets of 1500
 bytes, data gets at most 95.6 % of the rate. All algorithms, each with each number of sockets, take turns, so that
 changes of the machine's speed affect all of them. With `--limits`, plain sockets take turns with the algorithms: each
-host sends as many bytes to the next host as an allreduce has to send, but nothing is reduced.
+host sends as many bytes to the next host as an allreduce has to send, but nothing is reduced. With `--formats`, calls
+that send in fewer bytes take turns, too; their bound is that of float32.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collectives.bench.namespaces import bonded_hosts, hosts, run_ranks, set_ker
 from collectives.schedule.table import MOST_SOCKETS
 
 ALGORITHMS: Final = ("ring", "halving_doubling", "circulant", "star")
+FORMATS: Final = ("float32", "bf16", "fp16", "fp8", "int8")
 _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -59,6 +61,14 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
         raise click.BadParameter(str(error)) from None
 
 
+def _formats(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
+    names = [part.strip() for part in value.split(",")]
+    unknown = [name for name in names if name not in FORMATS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(FORMATS)}")
+    return names
+
+
 def _sockets(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
     counts = [int(part) if part.strip().isdecimal() else 0 for part in value.split(",")]
     if not all(1 <= count <= MOST_SOCKETS for count in counts):
@@ -83,6 +93,14 @@ def _sockets(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 )
 @click.option("-b", "--bytes", "nbytes", callback=_sizes, default="16M,64M", show_default=True, metavar="SIZE,…")
 @click.option("--algorithms", default=",".join(ALGORITHMS), show_default=True, metavar="NAME,…")
+@click.option(
+    "--formats",
+    callback=_formats,
+    default="float32",
+    show_default=True,
+    metavar="NAME,…",
+    help=f"In which float32 arrays are sent: {', '.join(FORMATS)}.",
+)
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N")
 @click.option("--limits", "with_limits", is_flag=True, help="Also measure plain sockets round the hosts.")
 @click.option("--sysctl", "settings", multiple=True, metavar="NAME=VALUE", help="A kernel parameter of every host.")
@@ -94,6 +112,7 @@ def main(
     sockets: list[int],
     nbytes: list[int],
     algorithms: str,
+    formats: list[str],
     repeats: int,
     with_limits: bool,
     settings: tuple[str, ...],
@@ -115,10 +134,11 @@ def main(
         "sizes": nbytes,
         "algorithms": names,
         "sockets": sockets,
+        "formats": formats,
         "repeats": repeats,
         "limits": needed if with_limits else [],
     }
-    contestants = len(names) * len(sockets) + with_limits
+    contestants = len(names) * len(sockets) * len(formats) + with_limits
     longest = sum(2 * count * each * n / bandwidth for n in nbytes) * contestants * (repeats + 1)
     environment = {"COLLECTIVES_INTERFACE": "bond"} if len(texts) > 1 else {}
     with bonded_hosts(count, texts) if environment else hosts(count, rates=texts) as made:
@@ -146,11 +166,12 @@ def main(
     click.echo(f"allreduce, float32 sum, {count} hosts with {ranks} on links of {' + '.join(texts)} each way")
     click.echo("time: median of the slowest rank's; sent: what leaves the host that sends most, headers and all")
     click.echo(f"\n{'bytes':>10}  {'algorithm':24}{'sockets':>7}{'ms':>9}{'of bound':>10}{'sent, of n':>12}")
-    for at, (size, name, links) in enumerate(product(nbytes, names, sockets)):
+    for at, (size, name, links, sent_as) in enumerate(product(nbytes, names, sockets, formats)):
         seconds = _slowest(rank["cases"][at]["seconds"] for rank in found)
         bound = 2 * (count - 1) / count * size / bandwidth
         sent = max(rank["cases"][at]["sent"] for rank in found) / size
-        click.echo(f"{_row(size, name, links, seconds, bound)}{sent:12.3f}")
+        label = name if sent_as == FORMATS[0] else f"{name} {sent_as}"
+        click.echo(f"{_row(size, label, links, seconds, bound)}{sent:12.3f}")
     for at, leaving in enumerate(plan["limits"]):
         seconds = _slowest(rank["limits"][at] for rank in found)
         click.echo(_row(nbytes[at], "(plain sockets)", 1, seconds, leaving / bandwidth))

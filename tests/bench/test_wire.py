@@ -43,6 +43,17 @@ def test_prints_a_row_for_each_size_and_algorithm() -> None:
 
 
 @needs_namespaces
+def test_formats_of_fewer_bytes() -> None:
+    result = run("--hosts", "3", "-b", "1M", "--algorithms", "ring,auto", "--repeats", "1", "--formats", "float32,int8")
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.output.splitlines()[4:]]
+    assert [row[1:-4] for row in rows] == [["ring"], ["ring", "int8"], ["auto"], ["auto", "int8"]]
+    assert float(rows[1][-1]) < 0.3 * float(rows[0][-1])  # bytes that a host sends
+    refused = run("--formats", "int8,int4")
+    assert refused.exit_code == 2 and "'int4' is none of float32, bf16, fp16, fp8, int8" in refused.output
+
+
+@needs_namespaces
 def test_keeps_every_time_as_json() -> None:
     arguments = ("--hosts", "2", "--ranks-per-host", "2", "--rate", "500mbit", "-b", "64K", "--json")
     result = run(*arguments, "--algorithms", "hierarchical_ring", "--repeats", "3")

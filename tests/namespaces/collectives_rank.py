@@ -60,6 +60,12 @@ def main() -> None:
         for name in names("allreduce"):
             everyones = comm.allgather(comm.allreduce(inexact, algorithm=name))
             assert all(np.array_equal(each, everyones[0]) for each in everyones), name  # the same bits everywhere
+            large = np.random.default_rng(rank).standard_normal(100_003).astype("f4")
+            rounded = comm.allreduce(large, algorithm=name, wire="int8")
+            everyones = comm.allgather(rounded)
+            assert all(np.array_equal(each, everyones[0]) for each in everyones), name
+            away = np.abs(rounded - comm.allreduce(large)).max()
+            assert away < size * size * np.abs(comm.allgather(large)).max() / 254, (name, away)
         reported = comm.explain("allreduce", 1 << 20).splitlines()
         print(json.dumps([line.strip() for line in reported if line.startswith(("  algorithm", "  hosts"))]))
 
