@@ -321,7 +321,24 @@ class Runner:
         if not isinstance(call, StreamCall | LeaderCall | ExternalCall) and (on_cuda(x) or on_cuda(out)):
             raise TypeError("a plan of arrays on a CUDA device needs NCCL, which does not run this call: see explain")
         seconds = self.timeout if timeout is None else timeout
+        stepwise = self._stepwise(call, seconds, owner)
+        if not isinstance(call, Call) or not call.repeatable:
+            return stepwise
+        if call.out is not None and call.target is not None and call.out is not call.result:
+            raise ValueError("a plan writes the array that it was given, but that is read-only")
+        return _engine.plan(
+            self._group, self.gate.latch, seconds, call.operation, call.inp, call.out, call.result, call.copies,
+            self.gate.refuse, stepwise.start, owner,
+        )  # fmt: skip
 
+    def plan_wired(self, owner: object, name: str, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
+        """Prepares a call with a wire format once, for any number of runs."""
+        build = self._wired_builder(name, None)
+        with self.gate:
+            call = build(x, out, timeout, *args)
+        return self._stepwise(call, call.seconds, owner)
+
+    def _stepwise(self, call: Ready, seconds: float, owner: object) -> StepwisePlan:
         def again() -> Any:
             with self.gate:
                 return call.run(self._group, seconds)
@@ -331,14 +348,7 @@ class Runner:
                 work = call.start(self._group, seconds, self._waiter, owner)
                 return work if isinstance(call, StreamCall | LeaderCall) else self._noted(work)
 
-        if not isinstance(call, Call) or not call.repeatable:
-            return StepwisePlan(call.result, again, start, owner)
-        if call.out is not None and call.target is not None and call.out is not call.result:
-            raise ValueError("a plan writes the array that it was given, but that is read-only")
-        return _engine.plan(
-            self._group, self.gate.latch, seconds, call.operation, call.inp, call.out, call.result, call.copies,
-            self.gate.refuse, start, owner,
-        )  # fmt: skip
+        return StepwisePlan(call.result, again, start, owner)
 
     @property
     def _fusion(self) -> Fusion:

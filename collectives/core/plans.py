@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from collectives.arrays.wire import WireName
 from collectives.calls.messages import MessageCalls
 from collectives.calls.moves import Calls, one_byte
 from collectives.calls.op import Reduction
@@ -32,12 +33,25 @@ class Plans:
     _messages: MessageCalls
 
     def allreduce_plan(
-        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        wire: WireName | None = None,
+        timeout: Seconds = None,
     ) -> Plan:
         """Prepares `allreduce` for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run.
 
-        Each run reduces the current contents of `x` into `out`; if `out` is None, into the array `plan.out`.
+        Each run reduces the current contents of `x` into `out`; if `out` is None, into the array `plan.out`. `wire`: as
+        in `allreduce`.
         """
+        if wire is not None:
+            check_planned(x, "x")
+            if out is not None:
+                check_planned(out, "out")
+            return self._runner.plan_wired(self, "allreduce", x, out, timeout, op, algorithm, wire)
         return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
 
     def reduce_plan(

@@ -205,6 +205,46 @@ def test_a_list_with_an_array_that_is_not_float32() -> None:
     ranks(2, body)
 
 
+def test_a_plan_reads_and_writes_the_same_arrays_again() -> None:
+    def body(comm: Communicator) -> None:
+        x = np.full(SMALL_SECTION, comm.rank + 1, np.float32)
+        plan = comm.allreduce_plan(x, wire="int8")
+        assert plan() is plan.out
+        np.testing.assert_array_equal(plan.out, np.full_like(x, 3))
+        x *= 2
+        assert plan.start().wait() is plan.out
+        np.testing.assert_array_equal(plan.out, np.full_like(x, 6))
+        with pytest.raises(TypeError, match="NumPy"):
+            comm.allreduce_plan([1.0], wire="int8")
+
+    ranks(2, body)
+
+
+def test_a_lost_rank_is_named_and_later_calls_say_so() -> None:
+    def body(comm: Communicator) -> None:
+        x = np.ones(50 * SMALL_SECTION, np.float32)
+        comm.allreduce(x, wire="int8")
+        if comm.rank == 1:
+            comm.close()
+            return
+        with pytest.raises(collectives.PeerLost):
+            comm.allreduce(x, wire="int8")
+        with pytest.raises(collectives.PeerLost):
+            comm.allreduce_async(x, wire="int8").wait()
+
+    ranks(2, body, transport="tcp")
+
+
+def test_memory_is_used_again() -> None:
+    with collectives.init(None) as comm:
+        for count in range(1, 300_000, 7001):
+            comm.allreduce(np.ones(count, np.float32), wire="int8")
+            comm.allreduce_many([np.ones(count, np.float32)] * 2, wire="bf16")
+        made = comm._runner._made_wired
+        assert made is not None
+        assert sum(memory.nbytes for kept in made._free.values() for memory in kept) < 4 << 20
+
+
 def by_numpy(x: Any, wire: WireName, factor: float) -> Any:
     """What `Format.encode` writes, as bytes."""
     x = x * np.float32(factor)
