@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from collectives.algorithms import registry
+from collectives.arrays.wire import FLOAT32, Format
 from collectives.base import sizes
 from collectives.commands.curves import Panel
 from collectives.commands.machine import this_machine
@@ -42,6 +43,7 @@ class Setting:
     - `algorithms`: the algorithms to simulate; if empty, the algorithm that a real group would choose
     - `kind`: the transport of the group; None for "shm" on one host, and "tcp" on several
     - `here`: choose algorithms by the table that was measured on this machine
+    - `form`: the wire format in which arrays of float32 are sent; None to send bytes as they are
     """
 
     collective: str
@@ -51,6 +53,13 @@ class Setting:
     root: int
     kind: str | None = None
     here: bool = False
+    form: Format | None = None
+
+    def sent(self, nbytes: int) -> int:
+        """How many bytes are sent of an array of `nbytes` bytes."""
+        if self.form is None:
+            return nbytes
+        return self.form.elements(nbytes // FLOAT32.itemsize) * self.form.element.itemsize
 
     def predict(self, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
@@ -92,8 +101,10 @@ def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> 
     collective = setting.collective
     width = max(len(known.name) for known in setting.algorithms or registry.algorithms(collective))
     for count in counts:
-        for nbytes in all_sizes:
-            click.echo(f"{collective} of {_bytes_text(nbytes)}, {_ranks_text(count, setting.topology)}")
+        for size in all_sizes:
+            nbytes = setting.sent(size)
+            way = "" if setting.form is None else f", sent as {setting.form.name} in {_bytes_text(nbytes)}"
+            click.echo(f"{collective} of {_bytes_text(size)}{way}, {_ranks_text(count, setting.topology)}")
             titles = f"{'time':>10} {'busbw':>10} {'of limit':>8} {'rounds':>8} {'rank sends':>11}  bottleneck"
             click.echo(f"  {'algorithm':{width}} {titles}")
             fastest: Prediction | None = None

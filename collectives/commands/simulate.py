@@ -14,7 +14,9 @@ from typing import Final, TypeVar
 import click
 
 from collectives.algorithms import registry
+from collectives.arrays.wire import format_of
 from collectives.base import sizes
+from collectives.calls.wired import WIRED
 from collectives.commands.curves import plot
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
@@ -137,6 +139,11 @@ def _checked(read: Callable[..., _T], *arguments: object) -> _T:
     help="This machine, with the costs that `collectives bench simulator` found for KIND: shm or tcp.",
 )
 @click.option("--show-costs", is_flag=True, help="Print the costs in force, as such a file is written.")
+@click.option(
+    "--wire",
+    metavar="FORMAT",
+    help="Of float32 arrays: bf16, fp16, fp8 or int8. Encoding is not simulated, only sending.",
+)
 @click.option("--gradients", metavar="FILE|SIZES", help="A training step: its gradients, the first to be ready first.")
 @click.option("--compute-time", callback=_time, metavar="TIME", help="Of a training step on one rank, such as 120ms.")
 @click.option(
@@ -178,6 +185,7 @@ def command(
     costs_file: Path | None,
     kind: str | None,
     show_costs: bool,
+    wire: str | None,
     gradients: str | None,
     compute_time: float | None,
     bucket: int,
@@ -216,11 +224,14 @@ def command(
             root,
             kind,
             kind is not None,
+            None if wire is None else format_of(wire),
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if root and (root >= ranks[0] or not COLLECTIVES[setting.collective].rooted):
         raise click.UsageError(f"--root {root}: not in all these groups, or {setting.collective} has none")
+    if wire is not None and (setting.collective not in WIRED or gradients is not None):
+        raise click.UsageError(f"--wire is for {', '.join(WIRED)}, and does not go with --gradients")
     if gradients is not None:
         if collective not in (None, "allreduce") or nbytes is not None or maxbytes is not None:
             raise click.UsageError("--gradients are sizes for allreduce: they go with no others")
@@ -232,7 +243,7 @@ def command(
             raise click.UsageError("--compute-time is for --gradients")
         panels, figures = sweep(setting, ranks, _all_sizes(nbytes, maxbytes, stepfactor))
     if document is not None:
-        head = {"costs": asdict(costs), "topology": asdict(setting.topology), "root": root}
+        head = {"wire": wire, "costs": asdict(costs), "topology": asdict(setting.topology), "root": root}
         document.write_text(jsonlib.dumps({**head, **figures}, indent=1) + "\n")
     if drawing is not None:
         try:

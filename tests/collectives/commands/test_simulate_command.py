@@ -55,6 +55,21 @@ def test_sizes_as_in_the_benchmark() -> None:
     ]
 
 
+def test_formats_of_fewer_bytes(tmp_path: Path) -> None:
+    document = tmp_path / "a.json"
+    arguments = ("--ranks", "4", "--bytes", "64M", "--algorithms", "ring", "--json", str(document))
+    whole = text(*arguments)
+    assert whole.startswith("allreduce of 64 MiB, 4 ranks")
+    (plain,) = json.loads(document.read_text())["predictions"]
+    assert text(*arguments, "--wire", "int8").startswith("allreduce of 64 MiB, sent as int8 in 16.25 MiB, 4 ranks")
+    found = json.loads(document.read_text())
+    assert found["wire"] == "int8" and found["predictions"][0]["nbytes"] == 262_144 * 260 // 4
+    assert 3.5 < plain["seconds"] / found["predictions"][0]["seconds"] < 4
+    for refused in (("broadcast",), ("--gradients", "1M", "--compute-time", "1ms")):
+        assert "--wire is for allreduce, reduce_scatter, allgather" in run(*refused, "--wire", "int8").output
+    assert "wire is 'int4'" in run("--wire", "int4").output
+
+
 def test_costs_from_everywhere(tmp_path: Path) -> None:
     file = tmp_path / "costs"
     file.write_text("latency = 9us\nhop = 1us\n")
