@@ -189,8 +189,8 @@ class StagedCall(NamedTuple):
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
         slots = min(self.sliced.slices, _SLOTS)
-        run = self._begun(group, slots, Deadline(seconds))
         try:
+            run = self._begun(group, slots, Deadline(seconds))
             run.all()
         except BaseException:
             self.calls.forget()
@@ -203,8 +203,10 @@ class StagedCall(NamedTuple):
         The copies back to the device begin when the caller waits for the returned `Work`. Host memory has room for all
         slices.
         """
-        run = self._begun(group, self.sliced.slices, Deadline(seconds))
-        self.calls.forget()  # other calls may be started before this one is complete
+        try:
+            run = self._begun(group, self.sliced.slices, Deadline(seconds))
+        finally:
+            self.calls.forget()  # other calls may be started before this one is complete
         run.start_all()
 
         def deliver() -> Any:
