@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/wait.hpp"
 #include "leader/buried.hpp"
+#include "leader/waits.hpp"
 
 namespace collectives::leader {
 
@@ -125,6 +126,7 @@ void Communicator::pass(const Call& call, cuda::StreamHandle stream) {
     if (call.captured != 0) return pass_captured(call, stream);
     const auto value = static_cast<std::uint32_t>(call.number);
     cuda::write_value(stream, words_[0] + word::ready(member_.rank), value);
+    if (is_left_out(wait_of_call)) return;
     cuda::wait_value(stream, control_->address() + word::done, value);
 }
 
@@ -134,13 +136,15 @@ void Communicator::pass_captured(const Call& call, cuda::StreamHandle stream) {
     if (!is_leader()) {
         const cuda::Pointer done = control_->address() + word::captured_done(index);
         cuda::write_value(stream, ready(member_.rank), 1);
-        cuda::wait_equal_value(stream, done, 1);
+        if (!is_left_out(wait_of_graph)) cuda::wait_equal_value(stream, done, 1);
         cuda::write_value(stream, done, 0);
         return;
     }
     // The graph of the leader holds the kernel itself, since no thread takes part in a replay.
     const Launch launch = launcher_->captured(call.number);
-    for (int rank = 1; rank < member_.size; ++rank) cuda::wait_equal_value(stream, ready(rank), 1);
+    for (int rank = 1; rank < member_.size; ++rank) {
+        if (!is_left_out(wait_of_leaders_graph)) cuda::wait_equal_value(stream, ready(rank), 1);
+    }
     if (launch.function != nullptr) cuda::launch(launch.function, launch.grid, stream, &launch.arguments);
     // Each flag is set by one rank and reset by the other, before that one is told to go on.
     for (int rank = 1; rank < member_.size; ++rank) {

@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "base/wait.hpp"
 #include "leader/control.hpp"
+#include "leader/waits.hpp"
 
 namespace collectives::leader {
 
@@ -146,6 +147,7 @@ Launch Launcher::prepare(std::uint64_t number) {
 void Launcher::launch(std::uint64_t number, const Launch& ready) {
     const auto value = static_cast<std::uint32_t>(number);
     for (int rank = 0; rank < size_; ++rank) {
+        if (is_left_out(wait_of_kernel)) continue;
         cuda::wait_value(stream_.handle(), control_[0] + word::ready(rank), value);
     }
     if (ready.function != nullptr)

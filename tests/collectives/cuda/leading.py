@@ -12,6 +12,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+if "ENGINE" in os.environ:  # another build of the extension: tests/gpu/test_waits.py
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    _NAME = "collectives.native._engine"
+    _spec = spec_from_file_location(_NAME, os.environ["ENGINE"])
+    assert _spec is not None and _spec.loader is not None
+    sys.modules[_NAME] = module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules[_NAME])
+
 import collectives
 from collectives import Aborted, DesyncError, OpTimeout, PeerLost, TransportUnavailable
 from collectives.native import _engine
@@ -193,6 +202,23 @@ def order() -> None:
             if RANK == SIZE - 1:
                 time.sleep(0.002)
             x.set(np.full(4, i + RANK, np.float32))
+            comm.allreduce(x, out=late)
+            np.testing.assert_array_equal(late.get(), np.full(4, SIZE * i + SIZE * (SIZE - 1) // 2))
+
+
+@case
+def delayed() -> None:
+    """The last rank is late, on the host and, on a device, in its stream, too."""
+    with start(transport="leader") as comm:
+        x, late = array(np.zeros(4, np.float32)), array(np.zeros(4, np.float32))
+        busy = cupy.empty((64 << 20,), np.float32)
+        comm.allreduce(x, out=late)
+        for i in range(30):
+            if RANK == SIZE - 1:
+                time.sleep(0.002)
+                for _ in range(0 if ON_STAND_IN else 50):  # some milliseconds
+                    busy.fill(i)
+            x.fill(i + RANK)
             comm.allreduce(x, out=late)
             np.testing.assert_array_equal(late.get(), np.full(4, SIZE * i + SIZE * (SIZE - 1) // 2))
 

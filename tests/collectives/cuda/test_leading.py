@@ -32,7 +32,7 @@ def test_memory_and_choice(case: str, stand_in: StandIn, tmp_path: Path) -> None
     succeed(run(case, tmp_path, stand_in.environment(tmp_path), worker=WORKER))
 
 
-@pytest.mark.parametrize("case", ["order", "graphs", "prepared"])
+@pytest.mark.parametrize("case", ["order", "graphs", "prepared", "delayed"])
 def test_streams_with_a_delayed_rank(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run(case, tmp_path, stand_in.environment(tmp_path), 3, worker=WORKER))
 
