@@ -85,6 +85,24 @@ def test_every_algorithm_stays_within_its_bound(transport: str, size: int) -> No
         check(found, [data(rank, n) for rank in range(size)], format_of(wire), roundings(algorithm, size))
 
 
+@pytest.mark.parametrize("options", [{"segment": 100}, {"segment": 4000}, {"sockets": 3}])
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
+def test_blocks_that_links_deliver_in_parts(transport: str, options: dict[str, Any]) -> None:
+    algorithms = registry.algorithms("allreduce", 3)
+
+    def body(comm: Communicator) -> list[Any]:
+        return [
+            comm.allreduce(data(comm.rank, n), algorithm=a.name, wire=WIRES[3])
+            for a in algorithms
+            for n in (257, 9000, 300_000)
+        ]
+
+    results = ranks(3, body, transport=transport, **options)
+    same_bits(results)
+    plain = ranks(3, body, transport=transport)  # the bits do not depend on the parts
+    same_bits([results[0], plain[0]])
+
+
 @pytest.mark.parametrize("op", ["sum", "avg"])
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("size", [1, 2, 3])
