@@ -202,6 +202,11 @@ class Runner:
             work = call.start(self._group, call.seconds, self._waiter, owner)
             return work if isinstance(call, StreamCall | LeaderCall) else self._noted(work)
 
+    @property
+    def encoded(self) -> int:
+        """Bytes of memory that are kept for calls with a wire format."""
+        return 0 if self._made_wired is None else self._made_wired.kept
+
     def run_wired(self, name: str, *args: Any, stream: Any) -> Any:
         """Runs a call with a wire format, which `WiredCalls` prepares by its method `name`; returns its result."""
         return self.run(self._wired_builder(name, stream), *args)

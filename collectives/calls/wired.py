@@ -204,6 +204,11 @@ class WiredCalls:
         steps = [self._step("allreduce", one, form, one.inp, op, algorithm, agreed) for one in sections]
         return self._call(form, steps, inputs, targets, result, deadline)
 
+    @property
+    def kept(self) -> int:
+        """Bytes of memory for encoded numbers that no call uses."""
+        return sum(memory.nbytes for kept in [*self._free.values()] for memory in [*kept])
+
     def take(self, elements: int, dtype: Dtype) -> Encoded:
         """Returns memory for so many elements of encoded numbers. `give` takes it back."""
         nbytes = elements * dtype.itemsize

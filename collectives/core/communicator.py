@@ -309,6 +309,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         - `inboxes`: receive buffers of connections over TCP
         - `schedules`: cached operations, which a communicator shares with those that `dup` makes from it
         - `records`: the last 1 000 operations with their times, which `dump` returns
+        - `encoded`: memory for arrays of calls with `wire`, kept for later calls; not that of calls in progress. If
+          ranks share memory, `heap` includes it
         - `nccl`: memory of the device that NCCL's communicator holds, as NCCL counts it (from NCCL 2.29.7 on). With an
           older NCCL: the device's free memory before NCCL's communicator was made, minus the free memory afterwards.
           The difference includes memory that other programs took meanwhile
@@ -321,6 +323,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         devices = {calls.device for calls in (streams, leading) if calls is not None and calls.device is not None}
         return {
             **recorded.memory(self._linked.group, self._calls.prepare.kept()),
+            "encoded": self._runner.encoded,
             "nccl": 0 if streams is None else streams.memory,
             "leader": 0 if leading is None else leading.memory,
             "device_heap": sum(_engine.cuda_heap_bytes(device) for device in devices),

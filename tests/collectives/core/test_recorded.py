@@ -161,7 +161,7 @@ def test_memory_counts_what_is_in_use(transport: str) -> None:
         assert json.loads(json.dumps(before)) == before
         assert set(before) == {
             "arena_mapped", "arena_touched", "staging", "heap", "inboxes", "schedules", "records", "nccl",
-            "leader", "device_heap",
+            "leader", "device_heap", "encoded",
         }  # fmt: skip
         assert before["schedules"] > 0 and before["records"] > 0
         array = comm.empty(1 << 20, "uint8")
