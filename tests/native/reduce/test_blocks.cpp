@@ -19,7 +19,7 @@ namespace {
 constexpr std::array encoded{DType::float16, DType::bfloat16, DType::int8_blocks, DType::float8_blocks};
 constexpr std::array blocks{DType::int8_blocks, DType::float8_blocks};
 
-std::vector<Isa> isas() {
+std::vector<Isa> instruction_sets() {
     std::vector<Isa> found;
     for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512})
         if (has(isa)) found.push_back(isa);
@@ -88,7 +88,7 @@ TEST_CASE("all instruction sets encode, decode and reduce to the same bits") {
                 const auto bytes = encode(dtype, Isa::baseline, x, factor);
                 const auto others = encode(dtype, Isa::baseline, y, 1);
                 const auto back = decode(dtype, Isa::baseline, bytes, n, factor);
-                for (const Isa isa : isas()) {
+                for (const Isa isa : instruction_sets()) {
                     CAPTURE(name(isa));
                     CHECK(encode(dtype, isa, x, factor) == bytes);
                     CHECK(same(decode(dtype, isa, bytes, n, factor), back));
