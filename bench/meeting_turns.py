@@ -133,7 +133,8 @@ def warm(threads: RankThreads, first: int) -> tuple[None, _Met]:
     secret = secrets.token_bytes(32)
     with contextlib.closing(TcpStore.serve("127.0.0.1", 0, secret=secret)) as store:
         form(store, rank=0, size=1, name=NAME, record=_template(), fingerprint="bench", secret=secret, settle=0.0)
-    collectives.init(rank=0, size=1, name=NAME, calibrate="off").close()
+    own = f"memory://{secrets.token_hex(16)}"  # whatever the environment says
+    collectives.init(own, rank=0, size=1, name=NAME, secret=secret, calibrate="off").close()
     return None, _Met()
 
 
