@@ -103,7 +103,7 @@ def test_memory_and_meeting_of_a_run_have_tables(folder: Path, tmp_path: Path) -
     assert "| a link | 0.12 | 0.25 | M2, 2 January 2027 |" in written
     assert "| 64 ranks, tcp store | 20 | 200 | M2," in written
     assert "| 99 ranks in 4 processes, tcp store | 2 000 |  | M2," in written
-    assert "| 99 ranks in 4 processes, tcp store: a rank | 0.5 | 1 |" in written
+    assert "| 99 ranks in 4 processes, tcp store | 0.5 | 1 |" in written
     (tmp_path / "meeting").write_text(json.dumps(beside))
     keep(tmp_path / "meeting", "M2", [], "", folder)
     assert "| 99 ranks in 99 processes, tcp store | 2 000 | 300 | 900 | M2," in page(results.read(folder))

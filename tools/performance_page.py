@@ -127,6 +127,10 @@ ABOUT: Final = {
         "as many processes by its TCPStore and Gloo. Figures are medians over several rounds; the ranks are threads of "
         "one process, or of several ([method](benchmark.md#meeting-and-lifetimes))."
     ),
+    "Memory of a rank that has met": (
+        "Resident memory by which a rank grows until all ranks have met and each has the list of all others, before "
+        "links are opened."
+    ),
 }
 
 

@@ -217,15 +217,15 @@ def _tables(source: Source, document: dict[str, Any]) -> Iterator[Table]:
         figures = tuple((f["what"], (round(f["value"] / MIB, 2), f["bar"] / MIB)) for f in document["memory"])
         yield Table(source, "Memory", "MiB", command, ("measured", "target"), figures)
     if document["format"] == MEETING:
-        met = document["meetings"]
+        met, command = document["meetings"], "\n".join(source.commands)
         kinds = {"meet": "through the store", "init": "init", "torch": "torch's TCPStore and Gloo"}
         if not any(m.get("torch") for m in met):
             del kinds["torch"]
         times = tuple((_who(m), tuple(_milliseconds(m.get(key)) for key in kinds)) for m in met)
         yield Table(source, "Meeting", "ms", command, tuple(kinds.values()), times)
-        memory = tuple((f"{_who(m)}: a rank", (round(m["memory"] / MIB, 2), 1)) for m in met if m.get("memory"))
+        memory = tuple((_who(m), (round(m["memory"] / MIB, 2), 1)) for m in met if m.get("memory"))
         if memory:
-            yield Table(source, "Memory", "MiB", command, ("measured", "target"), memory)
+            yield Table(source, "Memory of a rank that has met", "MiB", command, ("measured", "target"), memory)
 
 
 def _who(meeting: dict[str, Any]) -> str:
