@@ -11,7 +11,7 @@ import pytest
 from collectives.bench import meeting
 from collectives.bench.meeting import Meeting
 from collectives.bench.rank_processes import RankProcesses
-from collectives.bench.rank_threads import RankThreads
+from collectives.bench.rank_threads import RankThreads, place
 from collectives.native.errors import CollectiveError
 from tests.bench.running import bench, environment
 
@@ -61,7 +61,7 @@ def test_targets() -> None:
 
 
 def test_a_store_of_one_process_is_refused() -> None:
-    with meeting.place("memory") as where, pytest.raises(ValueError, match="one process"):
+    with place("memory") as where, pytest.raises(ValueError, match="one process"):
         meeting.measure(where, 4, 1, 10.0, 2)
 
 
