@@ -12,8 +12,9 @@
 
 namespace collectives {
 
-// A function of the loaded driver that the library itself does not use. Without a message, as in all that a destructor
-// calls: while an exception unwinds, doctest keeps messages in a list that threads share without a lock.
+// A function of the loaded driver that the library itself does not use. Without a message, as in all that a
+// destructor calls: while an exception unwinds, doctest keeps messages in a list that threads share without a
+// lock.
 template <typename Function>
 Function driver_function(const char* name) {
     std::string why;
