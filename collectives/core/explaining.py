@@ -23,7 +23,6 @@ from collectives.core.links import Linked
 from collectives.native._engine import Group
 from collectives.schedule.conditions import collective as contract
 from collectives.schedule.layout import Layout
-from collectives.schedule.rounding import roundings
 from collectives.schedule.select import Choice, ladder
 from collectives.schedule.table import ANY_SIZE, Row
 from collectives.transports.leader import mps
@@ -93,6 +92,8 @@ def _encoded(
     prepare: Preparer, collective: str, size: int, form: Format, algorithm: str
 ) -> tuple[int, Dtype, list[str]]:
     """The elements of a section of an array of `size` bytes of float32, their dtype, and lines about the format."""
+    from collectives.schedule.rounding import roundings  # plays a whole group
+
     if collective not in WIRED:
         raise ValueError(f"{collective} has no wire formats; {', '.join(WIRED)} have")
     sections = divide([size // FLOAT32.itemsize], form, wired.SECTION // FLOAT32.itemsize)
