@@ -2,6 +2,8 @@
 // against each other to the last bit.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
