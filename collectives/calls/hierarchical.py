@@ -19,9 +19,10 @@ from collectives.arrays.dtypes import name_of, reduced_name
 from collectives.calls import pieces
 from collectives.calls.external import ExternalCall, Side, Worker
 from collectives.calls.moves import Calls, Deadline
+from collectives.calls.nccl import HIERARCHY
 from collectives.calls.pieces import Piece
 from collectives.calls.staged import StagedCalls
-from collectives.calls.streamed import HIERARCHY, StreamCalls
+from collectives.calls.streamed import StreamCalls
 from collectives.calls.targets import output, reduced
 from collectives.engines import Collective
 from collectives.engines.engine import Ranks

@@ -18,7 +18,7 @@ from collectives.arrays.dtypes import name_of, reduced_name
 from collectives.calls.external import ARGUMENTS
 from collectives.calls.issued import Issued
 from collectives.calls.moves import Calls, Deadline
-from collectives.calls.streamed import ENGINE as NCCL
+from collectives.calls.nccl import ENGINE as NCCL
 from collectives.calls.streamed import StreamCalls, check_not_first
 from collectives.calls.targets import ROWS, another_device, reduced, target
 from collectives.calls.work import Waiter, Work

@@ -19,15 +19,17 @@ from collectives.arrays.cuda import CudaArray
 from collectives.arrays.dtypes import name_of
 from collectives.calls import pieces
 from collectives.calls.call import Ready
+from collectives.calls.device_checks import check_apart, check_devices, check_formed, with_rows
+from collectives.calls.device_messages import message
 from collectives.calls.external import ARGUMENTS
 from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.moves import Calls, Deadline
+from collectives.calls.nccl import COLLECTIVES, ENGINE, HIERARCHY
 from collectives.calls.pieces import Piece
 from collectives.calls.prepare import Shape
 from collectives.calls.scheduled import even_shape
-from collectives.calls.status import Status
-from collectives.calls.streamed import COLLECTIVES, ENGINE, HIERARCHY, StreamCall, StreamCalls, check_not_first, is_own
-from collectives.calls.targets import output, overlap, reduced, target
+from collectives.calls.streamed import StreamCall, StreamCalls, is_own
+from collectives.calls.targets import output, reduced, target
 from collectives.native import _engine
 
 _SCATTERS: Final = ("scatter", "scatterv")
@@ -71,7 +73,7 @@ class DeviceCalls:
         if out is not None and not cuda.on_cuda(out):
             raise ValueError("x is on a CUDA device and out is in host memory: give out on the same device")
         if name in _MESSAGES:
-            return self._message(name, x, out, timeout, args, stream)
+            return message(self._streams, self._calls, name, x, out, timeout, args, stream)
         if name in self._uneven:
             return self._uneven[name](x, out, timeout, *args, stream=stream)
         if name not in COLLECTIVES and not (name == "scan" and is_own(args[-1])):
@@ -86,14 +88,14 @@ class DeviceCalls:
         """Returns an allreduce of each array, as one operation; None if it has to run on copies in host memory."""
         deadline = self._calls.limit(timeout)
         inputs = [reduced(x, f"array {i} of the list") for i, x in enumerate(arrays)]
-        self._check_devices(inputs)
+        check_devices(inputs, self._calls.rank)
         nbytes = sum(x.nbytes for x in inputs)
         if not all(self._streams.decide("allreduce", nbytes, x.dtype, op, algorithm, stream) for x in inputs):
             return None
         given = list(arrays) if out is None else list(out)
         if len(given) != len(inputs):
             raise ValueError(f"out has {len(given)} arrays, but there are {len(inputs)} to reduce")
-        self._check_block()
+        check_formed(self._streams, self._calls)
         handle = inputs[0].stream if stream is None else cuda.handle_of(stream)
         outputs = []
         for i, (x, y) in enumerate(zip(inputs, given, strict=True)):
@@ -102,7 +104,7 @@ class DeviceCalls:
             except (TypeError, ValueError) as error:
                 raise type(error)(f"array {i} of the list: {error}") from None
         pairs = list(zip(inputs, outputs, strict=True))
-        _check_apart(pairs)
+        check_apart(pairs)
         if self._staged(inputs[0], handle, stream, deadline):
             return None
         for x in inputs:  # now NCCL's version is known
@@ -141,7 +143,7 @@ class DeviceCalls:
                 return by_hierarchy
         if not streams.decide(name, array.nbytes, array.dtype, op or "", algorithm, stream, schedules=True):
             return None
-        self._check_block()
+        check_formed(self._streams, self._calls)
         deadline = self._calls.limit(timeout)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
@@ -193,7 +195,7 @@ class DeviceCalls:
         self, name: str, x: Any, timeout: float | None, root: int, algorithm: object, stream: Any
     ) -> StreamCall | None:
         deadline = self._calls.limit(timeout)
-        array = _with_rows(cuda.reading(x, "x", moved=True), f"{name}v")
+        array = with_rows(cuda.reading(x, "x", moved=True), f"{name}v")
         handle, chosen = self._handle(name, array, algorithm, stream, deadline)
         if not chosen:
             return None
@@ -215,7 +217,7 @@ class DeviceCalls:
         self, x: Any, _out: Any, timeout: float | None, counts: Any, algorithm: object, *, stream: Any
     ) -> StreamCall | None:
         deadline = self._calls.limit(timeout)
-        array = _with_rows(cuda.reading(x, "x", moved=True), "alltoallv")
+        array = with_rows(cuda.reading(x, "x", moved=True), "alltoallv")
         leaving = check_counts(counts, self._calls.size, array.shape[0])
         handle, chosen = self._handle("alltoall", array, algorithm, stream, deadline)
         if not chosen:
@@ -236,14 +238,14 @@ class DeviceCalls:
             self._streams.check_staged("op is a function", stream)
             return None
         deadline = self._calls.limit(timeout)
-        array = _with_rows(reduced(x), "reduce_scatterv")
+        array = with_rows(reduced(x), "reduce_scatterv")
         rows = check_counts(counts, self._calls.size, array.shape[0]).tolist()
         decide = partial(
             self._streams.decide, "reduce_scatter", array.nbytes, array.dtype, op, algorithm, stream, uneven=True
         )
         if not decide():
             return None
-        self._check_block()
+        check_formed(self._streams, self._calls)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         shape = (rows[self._calls.rank], *array.shape[1:])
         made = output("reduce_scatterv", array, out, shape, handle)
@@ -271,7 +273,7 @@ class DeviceCalls:
 
         def read() -> Any:
             if cuda.on_cuda(x):
-                array = _with_rows(cuda.reading(x, "x", moved=True), name)
+                array = with_rows(cuda.reading(x, "x", moved=True), name)
                 uneven = name == "scatterv"
                 if streams.decide("scatter", array.nbytes, array.dtype, "", algorithm, stream, uneven=uneven):
                     return array
@@ -308,56 +310,6 @@ class DeviceCalls:
         producer = inp.stream if is_root else handle
         return streams.call(planned, [operation], handle, producer, [made], made.origin, (inp, x), deadline)
 
-    # --- messages
-
-    def _message(
-        self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
-    ) -> StreamCall | None:
-        """Messages between two ranks, once NCCL's communicator exists: it is made by all ranks together."""
-        calls, streams = self._calls, self._streams
-        deadline = calls.limit(timeout)
-        status = args[-1] if name != "send" and isinstance(args[-1], Status) else None
-        if streams.device is None:
-            streams.check_staged(streams.without or "no communicator of NCCL exists: call comm.prepare() first", stream)
-            return None
-        self._check_block()
-        dest = source = None
-        if name != "recv":
-            dest = check_rank(args[0], calls.size, "dest")
-        if name != "send":
-            if args[name == "sendrecv"] is None:
-                raise ValueError("on a device, a message is received from a rank that is named: give source")
-            source = check_rank(args[name == "sendrecv"], calls.size, "source")
-        if calls.rank in (dest, source):
-            if name == "sendrecv" and dest != source:
-                raise ValueError("on a device, sendrecv with this rank itself needs it as both dest and source")
-            streams.check_staged("a message to this rank itself is copied in host memory", stream)
-            return None
-        into = None if source is None else cuda.writing(x if name == "recv" else out, "out", moved=True)
-        given = None if dest is None else cuda.reading(x, "x", moved=True)
-        one = given or into
-        assert one is not None
-        if given is not None and into is not None:
-            self._check_devices([given, into])
-            if overlap(given, into):
-                raise ValueError("x and out share memory, but sendrecv on a device does not work like that")
-        handle = one.stream if stream is None else cuda.handle_of(stream)
-        streams.formed(one.device, handle, deadline)  # raises for another device
-        operations, planned = [], list[Piece]()
-        if given is not None and dest is not None:
-            operations.append(calls.prepare.sending(dest, given.dtype, given.size))
-            planned += pieces.send(given, dest)
-        if into is not None and source is not None:
-            operations.append(calls.prepare.receiving(source, into.dtype, into.size))
-            planned += pieces.recv(into, source)
-        written = [] if into is None else [into]
-        result = None if into is None else into.origin
-        call = streams.call(planned, operations, handle, one.stream, written, result, (x, out), deadline)
-        call = call._replace(is_message=True, read=() if given is None else (given,))
-        if into is None:
-            return call
-        return call._replace(status=status, received=(source if source is not None else -1, into.size))
-
     # --- common parts
 
     def _handle(
@@ -367,7 +319,7 @@ class DeviceCalls:
         decide = partial(self._streams.decide, name, array.nbytes, array.dtype, "", algorithm, stream, uneven=True)
         if not decide():
             return 0, ""
-        self._check_block()
+        check_formed(self._streams, self._calls)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         return (0, "") if self._staged(array, handle, stream, deadline) else (handle, decide())
 
@@ -402,43 +354,8 @@ class DeviceCalls:
         if not self._streams.without and out is not None and cuda.on_cuda(out):
             raise ValueError("out is on a CUDA device and x is in host memory: give x on the same device")
 
-    def _check_block(self) -> None:
-        if self._streams.device is None and not self._streams.without:
-            check_not_first(self._calls)
-
-    def _check_devices(self, arrays: Sequence[CudaArray]) -> None:
-        for i, array in enumerate(arrays):
-            if array.device != arrays[0].device:
-                raise ValueError(
-                    f"rank {self._calls.rank}: array 0 is on device {arrays[0].device} and array {i} on device "
-                    f"{array.device}: give all on one device"
-                )
-
 
 def _elements(array: CudaArray, rows: Sequence[int]) -> tuple[int, ...]:
     """The elements of the rows of each rank."""
     row = math.prod(array.shape[1:])
     return tuple(count * row for count in rows)
-
-
-def _with_rows(array: CudaArray, name: str) -> CudaArray:
-    if not array.shape:
-        raise ValueError(f"{name} divides the first axis of x, but x has shape ()")
-    return array
-
-
-def _check_apart(pairs: Sequence[tuple[CudaArray, CudaArray]]) -> None:
-    """ValueError if a result shares memory with another array of the list."""
-    spans = []
-    for i, (x, y) in enumerate(pairs):
-        spans.append((y.address, y.address + y.nbytes, i, True))
-        if x.address != y.address:
-            spans.append((x.address, x.address + x.nbytes, i, False))
-    spans = sorted(span for span in spans if span[0] < span[1])
-    end, last, writes = 0, -1, False  # of the span that reaches farthest
-    for start, stop, i, written in spans:
-        if start < end and i != last and (written or writes):
-            a, b = sorted((i, last))
-            raise ValueError(f"arrays {a} and {b} of the list share memory, and one of them is a result")
-        if stop > end:
-            end, last, writes = stop, i, written

@@ -23,13 +23,14 @@ from collectives.calls.gate import Gate
 from collectives.calls.hierarchical import Between, HierarchicalCalls
 from collectives.calls.leading import LeaderCall, LeaderCalls
 from collectives.calls.moves import Calls, Deadline
+from collectives.calls.nccl import KINDS
 from collectives.calls.on_device import DeviceCalls
 from collectives.calls.plan import Plan, StepwisePlan
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
 from collectives.calls.staged import STAGED, StagedCalls
-from collectives.calls.streamed import KINDS, StreamCall, StreamCalls
+from collectives.calls.streamed import StreamCall, StreamCalls
 from collectives.calls.together import Together
 from collectives.calls.wired import WiredCall, WiredCalls
 from collectives.calls.work import Ticket, Tickets, Waiter, Work

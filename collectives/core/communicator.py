@@ -26,10 +26,11 @@ from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.leading import LeaderCalls
 from collectives.calls.messages import MessageCalls
 from collectives.calls.moves import Deadline
+from collectives.calls.nccl import ENGINE
 from collectives.calls.prepare import Preparer
 from collectives.calls.repeated import install
 from collectives.calls.runner import Runner
-from collectives.calls.streamed import ENGINE, StreamCalls
+from collectives.calls.streamed import StreamCalls
 from collectives.core import leader, recorded
 from collectives.core.completion import Completion
 from collectives.core.explaining import explain, explain_cuda

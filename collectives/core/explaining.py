@@ -16,8 +16,9 @@ from collectives.arrays.wire import FLOAT32, Format
 from collectives.calls import wired
 from collectives.calls.leading import ENGINE as LEADER
 from collectives.calls.leading import LeaderCalls
+from collectives.calls.nccl import ENGINE, HIERARCHY
 from collectives.calls.prepare import Preparer, Shape
-from collectives.calls.streamed import ENGINE, HIERARCHY, StreamCalls
+from collectives.calls.streamed import StreamCalls
 from collectives.calls.wired import WIRED, divide
 from collectives.core.links import Linked
 from collectives.native._engine import Group

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from collectives.arrays.cuda import LEGACY
 from collectives.calls.hierarchical import Levels
 from collectives.calls.moves import Deadline
-from collectives.calls.streamed import HIERARCHY
+from collectives.calls.nccl import HIERARCHY
 from collectives.core.agreed import RECORD, Exchange, nonsense
 from collectives.native.errors import CollectiveError
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from collectives.calls.moves import Calls, Deadline
-from collectives.calls.streamed import Formed
+from collectives.calls.nccl import Formed
 from collectives.core.agreed import RECORD, Exchange, nonsense
 from collectives.core.family import Origin
 from collectives.core.links import Linked
@@ -70,7 +70,7 @@ class Member(NamedTuple):
 
 
 class Former:
-    """Makes the NCCL communicator for a communicator of this library; implements `collectives.calls.streamed.Form`."""
+    """Makes the NCCL communicator for a communicator of this library; implements `collectives.calls.nccl.Form`."""
 
     def __init__(self, linked: Linked, calls: Calls, origin: Origin) -> None:
         self._linked: Final = linked
