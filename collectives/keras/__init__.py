@@ -17,6 +17,7 @@ from collectives.keras.callbacks import LearningRateScheduleCallback as Learning
 from collectives.keras.callbacks import LearningRateWarmupCallback as LearningRateWarmupCallback
 from collectives.keras.callbacks import MetricAverageCallback as MetricAverageCallback
 from collectives.keras.data import scatter_data as scatter_data
+from collectives.keras.diloco import DiLoCoCallback as DiLoCoCallback
 from collectives.keras.normalization import SyncBatchNormalization as SyncBatchNormalization
 from collectives.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from collectives.keras.saving import load_model as load_model

@@ -96,13 +96,17 @@ class ModelAveragingCallback(keras.callbacks.Callback):
                 f"epoch {self._epoch}: weights of different steps: {reported}; give every rank the same number "
                 "of batches, by steps_per_epoch"
             )
-        values = comm.allreduce_many([read(v) for v in floating], "avg")
-        for variable, value in zip(floating, values, strict=True):
-            variable.assign(value)
+        self._combine(comm, floating)
         for variable in others:
             variable.assign(comm.broadcast(np.array(read(variable)), 0))
         self._since = 0
         self.averages += 1
+
+    def _combine(self, comm: Communicator, variables: list[Any]) -> None:
+        """Give these floating-point variables the same values on all ranks."""
+        values = comm.allreduce_many([read(v) for v in variables], "avg")
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
 
 
 def _is_floating(variable: Any) -> bool:

@@ -18,6 +18,7 @@ except ImportError as _error:
 
 from collectives.torch.autoload import register as _register
 from collectives.torch.compression import Compression as Compression
+from collectives.torch.diloco import DiLoCo as DiLoCo
 from collectives.torch.functions import Handle as Handle
 from collectives.torch.functions import allgather as allgather
 from collectives.torch.functions import allgather_async as allgather_async

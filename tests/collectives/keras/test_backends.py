@@ -81,6 +81,12 @@ def test_averaging_models_at_every_step_is_synchronous_sgd(results: Results) -> 
     assert averages == 8 and away < 1e-5
 
 
+def test_momentum_outside_is_momentum_on_averaged_gradients(results: Results) -> None:
+    exact, rounded = same(results["outer_steps"])
+    assert exact[1] == rounded[1] == 8
+    assert exact[2] < 1e-5 < rounded[2] < 0.02
+
+
 @elsewhere
 def test_learning_rates_are_those_of_the_batch(results: Results) -> None:
     assert same(results["warmed_up"])[1] < 1e-5

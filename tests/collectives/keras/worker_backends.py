@@ -97,6 +97,21 @@ def averaged(comm: Comm) -> Any:
     return worker.state(model)[0], averaging.averages, away
 
 
+def outer_steps(comm: Comm) -> Any:
+    """With plain SGD inside, one step at a time, momentum outside is SGD with momentum on averaged gradients."""
+    found = []
+    for options in ({}, {"wire": "int8"}):
+        keras.utils.set_random_seed(100 + comm.rank)
+        model = worker.dense()
+        model.compile(SGD(0.1), loss="mse")
+        diloco = hooks.DiLoCoCallback(1, SGD(1.0, momentum=0.9, nesterov=True), **options)
+        share = worker.samples(comm.rank, 4)
+        model.fit(*share, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[diloco])
+        away = worker.apart(model, worker.alone(comm, "SGD", 0.1, momentum=0.9, nesterov=True))
+        found.append([worker.state(model)[0], diloco.averages, away])
+    return found
+
+
 def warmed_up(comm: Comm) -> Any:
     """The learning rate is that of each batch, also where the step keeps its state to itself."""
     model = worker.dense()
@@ -205,6 +220,7 @@ SCENARIOS = (
     loss_scaling,
     passes,
     averaged,
+    outer_steps,
     warmed_up,
     normalized,
     reloaded,
