@@ -51,8 +51,8 @@ def nothing_left() -> Iterator[None]:
     native = _native_threads()
     yield
     gc.collect()
-    left = _descriptors() - descriptors
-    assert not left, f"descriptors left open: {sorted(left)}"
+    # A communicator that nobody holds may be closed by a thread of its own.
+    assert eventually(lambda: _descriptors() <= descriptors), f"left open: {sorted(_descriptors() - descriptors)}"
     assert threading.active_count() == threads, threading.enumerate()
     # The kernel lists a thread for a moment after it has been joined; also one that had ended before.
     assert eventually(lambda: _native_threads() <= native), f"{_native_threads()} threads, not {native}"

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from collectives.arrays.dtypes import dtype_names
 from collectives.native import _engine
 from collectives.transports.leader import find_compiler
 
@@ -47,7 +48,7 @@ def compiled(nvrtc: Any, architecture: str, options: list[str]) -> tuple[bytes, 
     return ptx.value, log.value.decode()
 
 
-@pytest.mark.parametrize("dtype", [*_engine.DTYPES])
+@pytest.mark.parametrize("dtype", [*dtype_names().values()])
 def test_reductions_are_compiled_without_a_warning(dtype: str, nvrtc: Any) -> None:
     element = "boolean" if dtype == "bool" else dtype
     op = _engine.OPS["prod" if dtype.startswith("complex") else "max"]
