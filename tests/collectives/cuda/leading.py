@@ -89,7 +89,8 @@ def xor(inputs: list[Any]) -> Any:
 @case
 def results() -> None:
     """All dtypes and ops give the bits that the CPU's kernels give, in the order of ranks; odd sizes, too."""
-    names = ("float16", "float32", "int8", "bool", "complex64") if "SHORT" in os.environ else tuple(dtype_names().values())
+    every = tuple(dtype_names().values())
+    names = ("float16", "float32", "int8", "bool", "complex64") if "SHORT" in os.environ else every
     dtypes = [np.dtype(name) for name in names if name != "bfloat16"]
     if ON_STAND_IN:
         dtypes.append(np.dtype(ml_dtypes.bfloat16))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -31,12 +30,14 @@ def run(
     each: Mapping[int, Mapping[str, str]] | None = None,
     worker: Path = WORKER,
     limit: float = LIMIT,
+    grace: float | None = None,
     before: Sequence[str] = (),
 ) -> list[Ended]:
     """Run a case of the worker on `size` ranks, to its end. `each`: more variables, by rank.
 
     `case` may be several, with spaces between them, which run one after the other in the same processes. `limit`: in
-    seconds, for all. `before`: the command that runs Python, such as a checker of memory.
+    seconds, for all. `grace`: seconds that the others have after the first one has ended, if some may never end.
+    `before`: the command that runs Python, such as a checker of memory.
 
     Ranks are no children of a launcher, which would end the others when one dies.
     """
@@ -61,9 +62,10 @@ def run(
                 command = [*program, str(worker), *case.split()]
                 ranks.append(subprocess.Popen(command, env=variables, stdout=file, stderr=file))
         until = time.monotonic() + limit
-        for one in ranks:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                one.wait(max(0.0, until - time.monotonic()))
+        while any(one.poll() is None for one in ranks) and time.monotonic() < until:
+            if grace is not None and any(one.returncode is not None for one in ranks):
+                until, grace = min(until, time.monotonic() + grace), None
+            time.sleep(0.02)
     finally:
         for one in ranks:
             one.kill()

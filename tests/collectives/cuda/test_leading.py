@@ -51,7 +51,7 @@ def test_streams_with_a_delayed_rank(case: str, stand_in: StandIn, tmp_path: Pat
 def test_no_wait_is_superfluous(case: str, waits: str, on: list[int], stand_in: StandIn, tmp_path: Path) -> None:
     """If one of the waits is left out of streams, results are wrong or early. The last rank is late."""
     each = {rank: {"STAND_IN_DROP_WAITS": waits} for rank in on}
-    ended = run(case, tmp_path, stand_in.environment(tmp_path), 3, each, worker=WORKER)
+    ended = run(case, tmp_path, stand_in.environment(tmp_path), 3, each, worker=WORKER, grace=5.0)
     assert any("AssertionError" in one.output for one in ended), [one.output for one in ended]
 
 

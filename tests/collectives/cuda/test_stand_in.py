@@ -56,7 +56,7 @@ def test_a_rank_that_is_killed_is_named(case: str, stand_in: StandIn, tmp_path: 
 
 @pytest.mark.parametrize("device", [{}, {"WORKER_DEVICE": "0"}], ids=["NCCL", "leader"])
 def test_a_rank_that_stops_is_lost(device: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
-    succeed(run("silent", tmp_path, {**stand_in.environment(tmp_path), **device}, limit=30), but=1)
+    succeed(run("silent", tmp_path, {**stand_in.environment(tmp_path), **device}, grace=3.0), but=1)
 
 
 def test_one_rank(stand_in: StandIn, tmp_path: Path) -> None:

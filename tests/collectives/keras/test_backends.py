@@ -81,6 +81,7 @@ def test_averaging_models_at_every_step_is_synchronous_sgd(results: Results) -> 
     assert averages == 8 and away < 1e-5
 
 
+@elsewhere
 def test_momentum_outside_is_momentum_on_averaged_gradients(results: Results) -> None:
     exact, rounded = same(results["outer_steps"])
     assert exact[1] == rounded[1] == 8
