@@ -59,7 +59,7 @@ class DiLoCoCallback(ModelAveragingCallback):
             ]
             self._outer.build(self._anchors)
         for anchor, variable in zip(self._anchors, trainable, strict=True):
-            anchor.assign(variable)
+            anchor.assign(read(variable))
 
     def _combine(self, comm: Communicator, variables: list[Any]) -> None:
         trainable = self.model.trainable_variables
@@ -67,6 +67,6 @@ class DiLoCoCallback(ModelAveragingCallback):
         averages = default(comm).allreduce_many(moves, "avg", wire=self._wire)
         self._outer.apply([keras.ops.convert_to_tensor(average) for average in averages], self._anchors)
         for anchor, variable in zip(self._anchors, trainable, strict=True):
-            variable.assign(anchor)
+            variable.assign(read(anchor))  # a copy: Keras's JAX trainer gives the memory of weights away in each step
         mine = {id(variable) for variable in trainable}
         super()._combine(comm, [variable for variable in variables if id(variable) not in mine])
