@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectives.arrays.array import Array
-from collectives.arrays.wire import format_of
+from collectives.arrays.wire import WireName, format_of
 from collectives.core.communicator import Communicator
 from collectives.core.default import default
 from collectives.keras.averaging import ModelAveragingCallback
@@ -35,7 +35,7 @@ class DiLoCoCallback(ModelAveragingCallback):
     """
 
     def __init__(
-        self, every: int, outer: Any = None, *, wire: str | None = None, comm: Communicator | None = None
+        self, every: int, outer: Any = None, *, wire: WireName | None = None, comm: Communicator | None = None
     ) -> None:
         super().__init__(every, comm=comm)
         if wire is not None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from collectives.arrays.wire import format_of
+from collectives.arrays.wire import WireName, format_of
 from collectives.core.communicator import Communicator
 from collectives.core.default import default
 from collectives.torch.state import average_parameters, broadcast_parameters
@@ -41,7 +41,7 @@ class DiLoCo:
         every: int,
         outer: Callable[[list[Any]], torch.optim.Optimizer] | None = None,
         *,
-        wire: str | None = None,
+        wire: WireName | None = None,
         comm: Communicator | None = None,
     ) -> None:
         """Broadcasts the model of rank 0, so all ranks have to make the object at the same time.

@@ -21,6 +21,7 @@ if os.environ["KERAS_BACKEND"] != "tensorflow":
 
 import collectives
 import collectives.keras as hooks
+from collectives.arrays.wire import WireName
 from collectives.keras.framework import keras, read
 from collectives.keras.hook import hook_of
 from tests.collectives.keras import worker
@@ -100,11 +101,12 @@ def averaged(comm: Comm) -> Any:
 def outer_steps(comm: Comm) -> Any:
     """With plain SGD inside, one step at a time, momentum outside is SGD with momentum on averaged gradients."""
     found = []
-    for options in ({}, {"wire": "int8"}):
+    wires: tuple[WireName | None, ...] = (None, "int8")
+    for wire in wires:
         keras.utils.set_random_seed(100 + comm.rank)
         model = worker.dense()
         model.compile(SGD(0.1), loss="mse")
-        diloco = hooks.DiLoCoCallback(1, SGD(1.0, momentum=0.9, nesterov=True), **options)
+        diloco = hooks.DiLoCoCallback(1, SGD(1.0, momentum=0.9, nesterov=True), wire=wire)
         share = worker.samples(comm.rank, 4)
         model.fit(*share, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[diloco])
         away = worker.apart(model, worker.alone(comm, "SGD", 0.1, momentum=0.9, nesterov=True))

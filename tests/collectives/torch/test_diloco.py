@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from collectives.arrays.wire import WireName
 from collectives.core.communicator import Communicator
 from tests.collectives.groups import outcomes, ranks
 
@@ -32,7 +33,7 @@ def loss(model: Any, step: int, rank: int) -> Any:
     return ((model[2](torch.tanh(model[0](x))) - x[:, :3]) ** 2).mean()
 
 
-def train(comm: Communicator, every: int, outer: Any, wire: str | None = None) -> tuple[list[Any], list[bool]]:
+def train(comm: Communicator, every: int, outer: Any, wire: WireName | None = None) -> tuple[list[Any], list[bool]]:
     model = build(comm.rank)  # the constructor broadcasts rank 0's
     diloco = ct.DiLoCo(model, every, outer, wire=wire, comm=comm)
     inner = torch.optim.SGD(model.parameters(), 0.1)
@@ -61,7 +62,7 @@ def synchronous() -> list[Any]:
 
 
 @pytest.mark.parametrize("wire", [None, "bf16", "int8"])
-def test_momentum_outside_is_momentum_on_averaged_gradients(wire: str | None) -> None:
+def test_momentum_outside_is_momentum_on_averaged_gradients(wire: WireName | None) -> None:
     """If each rank makes one step of plain SGD, its move is a multiple of its gradient."""
     found = ranks(SIZE, lambda comm: train(comm, 1, nesterov(1.0), wire)[0])
     moved = max(float((a.detach() - b).abs().max()) for a, b in zip(build().parameters(), synchronous(), strict=True))
@@ -87,7 +88,8 @@ def test_a_learning_rate_of_1_averages_the_models() -> None:
 
 
 def test_the_default_is_the_papers() -> None:
-    default, named = (ranks(SIZE, lambda comm, o=outer: train(comm, 2, o)[0]) for outer in (None, nesterov(0.7)))
+    default = ranks(SIZE, lambda comm: train(comm, 2, None)[0])
+    named = ranks(SIZE, lambda comm: train(comm, 2, nesterov(0.7))[0])
     for mine, theirs in zip(default[0], named[1], strict=True):
         assert torch.equal(mine, theirs)
 
@@ -125,7 +127,8 @@ def test_training_goes_on_from_a_checkpoint() -> None:
         diloco.close()
         return [p.detach() for p in model.parameters()]
 
-    straight, resumed = (ranks(SIZE, lambda comm, s=stop: body(comm, s)) for stop in (False, True))
+    straight = ranks(SIZE, lambda comm: body(comm, False))
+    resumed = ranks(SIZE, lambda comm: body(comm, True))
     for a, b in zip(straight[0], resumed[0], strict=True):
         assert torch.equal(a, b)
 
