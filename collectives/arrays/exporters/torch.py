@@ -135,7 +135,7 @@ def is_shared(base: object) -> bool:
 
     The array has to be one that the function `memory` returned; for others the result is False.
     """
-    return isinstance(base, _Memory) and bool(base.tensor.is_shared())
+    return isinstance(base, _Memory) and bool(base.tensor.untyped_storage().is_shared())
 
 
 def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:
