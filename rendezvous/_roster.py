@@ -83,7 +83,8 @@ class Roster(Sequence[Entry]):
     def parse(data: bytes, size: int) -> Roster | None:
         """Return the roster of `size` ranks in `data`; None if the lengths in `data` do not fit its own length.
 
-        Does not decompress the members, so a roster that a stranger wrote may still be malformed; see `check`.
+        Does not decompress the members: without an HMAC, anybody may have written the roster, and it may still be
+        malformed; see `check`.
         """
         parts = -(-size // PART)
         at = NONCE * size

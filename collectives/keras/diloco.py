@@ -10,7 +10,6 @@ from typing import Any
 from collectives.arrays.array import Array
 from collectives.arrays.wire import WireName, format_of
 from collectives.core.communicator import Communicator
-from collectives.core.default import default
 from collectives.keras.averaging import ModelAveragingCallback
 from collectives.keras.framework import keras, read
 from collectives.keras.state import broadcast_variables
@@ -64,7 +63,7 @@ class DiLoCoCallback(ModelAveragingCallback):
     def _combine(self, comm: Communicator, variables: list[Any]) -> None:
         trainable = self.model.trainable_variables
         moves: list[Array] = [read(a) - read(v) for a, v in zip(self._anchors, trainable, strict=True)]
-        averages = default(comm).allreduce_many(moves, "avg", wire=self._wire)
+        averages = comm.allreduce_many(moves, "avg", wire=self._wire)
         self._outer.apply([keras.ops.convert_to_tensor(average) for average in averages], self._anchors)
         for anchor, variable in zip(self._anchors, trainable, strict=True):
             variable.assign(read(anchor))  # a copy: Keras's JAX trainer gives the memory of weights away in each step
