@@ -137,20 +137,17 @@ class DeviceCalls:
         writes_x = name == "broadcast" and at != self._calls.rank
         array = cuda.writing(x, "x", moved=True) if writes_x else reduced(x) if op else cuda.reading(x, moved=True)
         streams, algorithm = self._streams, args[-1]
-        if name == "allreduce" and op:
-            by_hierarchy = self._by_hierarchy(array, x, out, timeout, op, algorithm, stream)
-            if by_hierarchy is not None:
-                return by_hierarchy
+        in_two_levels = partial(self._in_two_levels, name, array, out, timeout, op or "", at, algorithm, stream)
+        if (two_levels := in_two_levels()) is not None:
+            return two_levels
         if not streams.decide(name, array.nbytes, array.dtype, op or "", algorithm, stream, schedules=True):
             return None
         check_formed(self._streams, self._calls)
         deadline = self._calls.limit(timeout)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
-        if streams.formed(array.device, handle, deadline) and name == "allreduce" and op:
-            by_hierarchy = self._by_hierarchy(array, x, out, timeout, op, algorithm, stream)
-            if by_hierarchy is not None:
-                return by_hierarchy
+        if streams.formed(array.device, handle, deadline) and (two_levels := in_two_levels()) is not None:
+            return two_levels
         # Now with what is known of NCCL and of all ranks.
         chosen = streams.decide(name, array.nbytes, array.dtype, op or "", algorithm, stream, schedules=True)
         if not chosen:
@@ -162,26 +159,36 @@ class DeviceCalls:
         planned = pieces.collective(name, array, made, self._calls.size, op or "", at)
         return self._ready(planned, operation, array, made, handle, deadline)
 
-    def _by_hierarchy(
-        self, array: CudaArray, x: Any, out: Any, timeout: float | None, op: str, algorithm: object, stream: Any
+    def _in_two_levels(
+        self,
+        name: str,
+        array: CudaArray,
+        out: Any,
+        timeout: float | None,
+        op: str,
+        root: int,
+        algorithm: object,
+        stream: Any,
     ) -> Ready | None:
-        """An allreduce that NCCL runs inside hosts, if the table chooses that, or the call names it; else None."""
+        """A call that NCCL runs only inside hosts, if the table chooses that, or the call names it; else None."""
         named = isinstance(algorithm, str) and algorithm == HIERARCHY
         hierarchical = self._hierarchical
-        if not named and (hierarchical is None or algorithm != "auto"):
-            return None
-        dtype = name_of(array.dtype)
-        choice, _ = self._streams.choose("allreduce", array.nbytes, dtype, op, schedules=True)
         if named:
-            against = hierarchical.why_not("allreduce", dtype, op) if hierarchical else "all ranks are on one host"
+            against = "all ranks are on one host"
+            if hierarchical is not None:
+                against = hierarchical.why_not(name, name_of(array.dtype), op)
             if against:
                 raise ValueError(f"algorithm={HIERARCHY!r} cannot run this call: {against}")
-        elif choice is None or choice.algorithm != HIERARCHY:
+            if self._calls.outside is not None:
+                self._calls.outside()
+        elif hierarchical is None or algorithm != "auto" or self._calls.outside is not None:
             return None
+        else:
+            choice, _ = self._streams.choose(name, array.nbytes, name_of(array.dtype), op, schedules=True)
+            if choice is None or choice.algorithm != HIERARCHY:
+                return None
         assert hierarchical is not None
-        if self._calls.outside is not None:
-            self._calls.outside()
-        return hierarchical.prepare(x, out, timeout, op, stream, named=named)
+        return hierarchical.prepare(name, array, out, timeout, op, root, stream, named=named)
 
     # --- parts of different lengths
 

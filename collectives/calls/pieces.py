@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from collectives.arrays.cuda import CudaArray
 from collectives.arrays.dtypes import name_of
@@ -44,10 +44,8 @@ def many(arrays: Sequence[tuple[CudaArray, CudaArray]], op: str) -> list[Piece]:
 
 def allgatherv(x: CudaArray, out: CudaArray, rows: Sequence[int], rank: int) -> list[Piece]:
     """Every rank broadcasts its rows into their place."""
-    return [
-        Piece("broadcast", x.address if root == rank else 0, address, count, x.dtype.itemsize, "", 0, root)
-        for root, address, count in _parts(out, rows)
-    ]
+    parts = _parts(out, rows)
+    return broadcasts(x, [(root, x.address, address, count) for root, address, count in parts], rank)
 
 
 def gatherv(x: CudaArray, out: CudaArray | None, rows: Sequence[int], root: int) -> list[Piece]:
@@ -67,11 +65,46 @@ def alltoallv(x: CudaArray, out: CudaArray, leaving: Sequence[int], coming: Sequ
 
 def reduce_scatterv(x: CudaArray, out: CudaArray, rows: Sequence[int], rank: int, op: str) -> list[Piece]:
     """The rows of each rank are reduced to it."""
-    unit, dtype, code = x.dtype.itemsize, name_of(x.dtype), _engine.OPS[op]
+    parts = _parts(x, rows)
+    return reductions(x, [(root, address, out.address, count) for root, address, count in parts], rank, op)
+
+
+# A block of an array that a rank, the root, has or gets: the root, the addresses of input and output, and the number of
+# elements. The address that only the root uses may be wrong on other ranks.
+Block: TypeAlias = tuple[int, int, int, int]
+
+
+def broadcasts(like: CudaArray, blocks: Sequence[Block], rank: int) -> list[Piece]:
+    """Each root sends its block to all ranks. Blocks have the dtype of `like`."""
     return [
-        Piece("reduce", address, out.address if root == rank else 0, count, unit, dtype, code, root)
-        for root, address, count in _parts(x, rows)
+        Piece("broadcast", inp if root == rank else 0, out, count, like.dtype.itemsize, "", 0, root)
+        for root, inp, out, count in blocks
+        if count
     ]
+
+
+def reductions(like: CudaArray, blocks: Sequence[Block], rank: int, op: str) -> list[Piece]:
+    """Each block is reduced to its root. Blocks have the dtype of `like`."""
+    unit, dtype, code = like.dtype.itemsize, name_of(like.dtype), _engine.OPS[op]
+    return [
+        Piece("reduce", inp, out if root == rank else 0, count, unit, dtype, code, root)
+        for root, inp, out, count in blocks
+        if count
+    ]
+
+
+def parts_to_root(part: CudaArray, whole: CudaArray | None, rows: Sequence[int], root: int) -> list[Piece]:
+    """NCCL's calls: every rank sends its part to the root, which has its own part already. `whole`: as in gatherv."""
+    if whole is None:
+        return list(_sends(part, [(root, part.address, part.size)]))
+    return list(_recvs(whole, [one for one in _parts(whole, rows) if one[0] != root]))
+
+
+def parts_from_root(part: CudaArray, whole: CudaArray | None, rows: Sequence[int], root: int) -> list[Piece]:
+    """NCCL's calls: the root sends every other rank its part. `whole`: None on other ranks."""
+    if whole is None:
+        return list(_recvs(part, [(root, part.address, part.size)]))
+    return list(_sends(whole, [one for one in _parts(whole, rows) if one[0] != root]))
 
 
 def send(x: CudaArray, dest: int) -> list[Piece]:

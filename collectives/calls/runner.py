@@ -20,7 +20,7 @@ from collectives.calls.call import Call, Ready
 from collectives.calls.external import Engines, ExternalCall, Side
 from collectives.calls.fusion import Fusion
 from collectives.calls.gate import Gate
-from collectives.calls.hierarchical import Between, HierarchicalCalls
+from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.leading import LeaderCall, LeaderCalls
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.nccl import KINDS
@@ -32,6 +32,7 @@ from collectives.calls.repeated import Form
 from collectives.calls.staged import STAGED, StagedCalls
 from collectives.calls.streamed import StreamCall, StreamCalls
 from collectives.calls.together import Together
+from collectives.calls.two_levels import Between
 from collectives.calls.wired import WiredCall, WiredCalls
 from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.engines import Engine
@@ -174,7 +175,7 @@ class Runner:
             self._made_staged.forget()
 
     def between_hosts(self) -> Between:
-        """Returns this communicator, which has a rank of each host, for the two-level allreduce of another one."""
+        """Returns this communicator, which has a rank of each host, for calls of another one in two levels."""
         return Between(self._group, self._staged)
 
     def side(self) -> Side:

@@ -7,6 +7,7 @@ elements, slice `i` of `count` has those from n * i // count to n * (i + 1) // c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from collectives.arrays.cuda import CudaArray
@@ -24,23 +25,25 @@ Copies = list[tuple[int, int, int]]  # offset in host memory, address on the dev
 
 
 class Parts(NamedTuple):
-    """An array on a device: `counts` elements lie one after another from `address` on, in one part or several.
+    """An array on a device in one part or several: for each its address, and its number of elements.
 
-    No counts: this rank has no such array.
+    No parts: this rank has no such array.
     """
 
-    address: int
+    addresses: tuple[int, ...]
     counts: tuple[int, ...]
 
 
-NOTHING: Final = Parts(0, ())
+NOTHING: Final = Parts((), ())
 
 
 def parts(array: CudaArray | None, counts: Sequence[int] = ()) -> Parts:
     """Returns `array` divided into parts of `counts` elements; in one part, if there are no counts."""
     if array is None:
         return NOTHING
-    return Parts(array.address, tuple(counts) or (array.size,))
+    counts = tuple(counts) or (array.size,)
+    before = (0, *accumulate(counts[:-1]))
+    return Parts(tuple(array.address + n * array.dtype.itemsize for n in before), counts)
 
 
 class Sliced(NamedTuple):
@@ -130,11 +133,9 @@ def _region(array: Parts, count: int, unit: int) -> int:
 
 def _copies(array: Parts, index: int, count: int, offset: int, unit: int) -> Copies:
     found = []
-    start = array.address
-    for n in array.counts:
+    for start, n in zip(array.addresses, array.counts, strict=True):
         nbytes = _length(n, index, count) * unit
         if nbytes:
             found.append((offset, start + n * index // count * unit, nbytes))
         offset += nbytes
-        start += n * unit
     return found

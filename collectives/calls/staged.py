@@ -81,9 +81,25 @@ class StagedCalls:
         call = self._call(name, array, given, made, shares, op or "", at, args[-1], deadline, uneven=False)
         return call._replace(result=array.origin) if name == "broadcast" else call
 
-    def allreduce(self, x: CudaArray, out: CudaArray, op: str, deadline: Deadline) -> StagedCall:
-        """Returns an allreduce of checked arrays, of any size."""
-        return self._call("allreduce", x, x, out, (x.size,), op, -1, "auto", deadline, uneven=False)
+    def checked(
+        self,
+        name: str,
+        like: CudaArray,
+        x: CudaArray | None,
+        out: CudaArray | None,
+        shares: tuple[int, ...],
+        deadline: Deadline,
+        *,
+        op: str = "",
+        root: int = -1,
+        places: Sequence[int] = (),
+    ) -> StagedCall:
+        """Returns a collective of checked arrays, of any size.
+
+        `like`: as in `StagedCall`. `shares`: as in `Sliced`. `places`: the addresses of the parts of `out`, if they do
+        not lie one after another.
+        """
+        return self._call(name, like, x, out, shares, op, root, "auto", deadline, uneven=False, places=places)
 
     def _uneven(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> StagedCall | None:
         calls, collective, algorithm = self._calls, _UNEVEN[name], args[-1]
@@ -124,12 +140,15 @@ class StagedCalls:
         deadline: Deadline,
         *,
         uneven: bool,
+        places: Sequence[int] = (),
     ) -> StagedCall:
         for array, what in ((given, "x"), (made, "out" if name != "broadcast" else "x")):
             if array is not None:
                 _check_memory(array, what)
         inp = slices.parts(given, shares if name in ROWS else ())
         out = slices.parts(made, shares if name in ("allgather", "gather", "alltoall") else ())
+        if places:
+            out = out._replace(addresses=tuple(places))
         count = slices.count_of(sum(shares) * like.dtype.itemsize)
         one = Sliced(
             name, like.dtype, op or "sum", max(root, 0), inp, out, shares, self._calls.rank, uneven,
@@ -170,8 +189,8 @@ class _Staging(NamedTuple):
 class StagedCall(NamedTuple):
     """A collective with checked arguments. Implements `Ready`.
 
-    `like`: an array of the call, which has its device and stream. `x`, `out`: the arrays that this rank reads and
-    writes, None if there is none.
+    `like`: an array of the call, which has its device. Copies begin after the work in its stream. `x`, `out`: the
+    arrays that this rank reads and writes, None if there is none.
     """
 
     calls: StagedCalls
@@ -231,7 +250,7 @@ class StagedCall(NamedTuple):
     @property
     def _streams(self) -> Sequence[int]:
         """The streams in which the caller uses the arrays."""
-        return sorted({array.stream for array in (self.x, self.out) if array is not None})
+        return sorted({array.stream for array in (self.like, self.x, self.out) if array is not None})
 
 
 class _Run:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from collectives.arrays.cuda import LEGACY
-from collectives.calls.hierarchical import Levels
 from collectives.calls.moves import Deadline
 from collectives.calls.nccl import HIERARCHY
+from collectives.calls.two_levels import Levels
 from collectives.core.agreed import RECORD, Exchange, nonsense
 from collectives.native.errors import CollectiveError
 

@@ -117,7 +117,7 @@ _ENGINES: Final = (
     (_BY_NCCL, "nccl memory=cuda : every rank has a device of its own, and NCCL"),
     (_BY_LEADER, "leader memory=cuda : devices of one host that reach each other, where NCCL does not run the call"),
     (
-        ("allreduce",),
+        ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather"),
         "hierarchy memory=cuda hosts=2- : NCCL inside each host, slices through host memory between hosts",
     ),
     (_BY_STAGING, "staging memory=cuda : through host memory"),

@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from collectives.calls.slices import NOTHING, Parts, Sliced, count_of, elements
+from collectives.arrays.cuda import CudaArray
+from collectives.calls.slices import NOTHING, Parts, Sliced, count_of, elements, parts
 
 MIB = 1 << 20
 
@@ -25,9 +26,9 @@ def test_slices_have_from_one_to_four_mib(nbytes: int, slices: int) -> None:
 def test_every_element_is_copied_once_to_where_its_slice_has_room(counts: tuple[int, ...], slices: int) -> None:
     """Also where addresses and numbers of elements need more than 32 bits."""
     address = 1 << 40
+    whole = parts(CudaArray(address, (sum(counts),), np.dtype(np.float64), 0, 0, None), counts)
     one = Sliced(
-        "alltoall", np.dtype(np.float64), "sum", 0, Parts(address, counts), Parts(address, counts), counts, 0, True,
-        False, slices,
+        "alltoall", np.dtype(np.float64), "sum", 0, whole, whole, counts, 0, True, False, slices,
     )  # fmt: skip
     begin, end = 512, 512 + one.slot_bytes
     copied = []
@@ -45,6 +46,14 @@ def test_every_element_is_copied_once_to_where_its_slice_has_room(counts: tuple[
     assert all(a[1] == b[0] for a, b in pairwise(copied))
 
 
+def test_parts_need_not_lie_one_after_another() -> None:
+    """As in an allgather whose rows are those of every second rank."""
+    places = Parts((1000, 3000), (100, 50))
+    one = Sliced("allgather", np.dtype(np.int8), "sum", 0, NOTHING, places, (100, 50), 0, True, False, 2)
+    assert one.put(0, 0) == [(0, 1000, 50), (50, 3000, 25)]
+    assert one.put(1, 512) == [(512, 1050, 50), (562, 3025, 25)]
+
+
 def test_ranks_agree_on_the_shape_of_a_slice() -> None:
     shares = (10, 0, 7)
     for index in range(4):
@@ -54,7 +63,7 @@ def test_ranks_agree_on_the_shape_of_a_slice() -> None:
                 np.dtype(np.int8),
                 "sum",
                 0,
-                Parts(0, (shares[rank],)),
+                Parts((0,), (shares[rank],)),
                 NOTHING,
                 shares,
                 rank,

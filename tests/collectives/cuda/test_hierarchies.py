@@ -15,12 +15,15 @@ import pytest
 from tests.collectives.cuda.ranks import run, succeed
 from tests.stand_in.build import StandIn
 
-ROW: Final = "allreduce any any any hierarchy memory=cuda hosts=2- : asked for\n"
+ROWS: Final = "".join(
+    f"{name} any any any hierarchy memory=cuda hosts=2- : asked for\n"
+    for name in ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather")
+)
 
 
-def _environment(stand_in: StandIn, folder: Path, hosts: str, row: str = ROW) -> dict[str, str]:
+def _environment(stand_in: StandIn, folder: Path, hosts: str, rows: str = ROWS) -> dict[str, str]:
     table = folder / "rows.table"
-    table.write_text(row)
+    table.write_text(rows)
     return {
         **stand_in.environment(folder),
         "WORKER_HOSTS": hosts,
@@ -32,6 +35,17 @@ def _environment(stand_in: StandIn, folder: Path, hosts: str, row: str = ROW) ->
 @pytest.mark.parametrize("hosts", ["0,0,1,1", "0,1,0,1", "0,0,1,1,2,2"])
 def test_a_hierarchy(hosts: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run("hierarchy", tmp_path, _environment(stand_in, tmp_path, hosts), len(hosts.split(","))))
+
+
+@pytest.mark.parametrize("hosts", ["0,0,1,1", "0,1,1,0", "0,0,0,1,1,1"])
+def test_other_collectives_than_allreduce(hosts: str, stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("hierarchy_of_collectives", tmp_path, _environment(stand_in, tmp_path, hosts), len(hosts.split(","))))
+
+
+def test_the_built_in_table_chooses_it_where_nccl_works_only_inside_hosts(stand_in: StandIn, tmp_path: Path) -> None:
+    bounded = {"COLLECTIVES_NCCL_MAX_CTAS": "7"}  # on one host, so that not all ranks have the same settings
+    environment = _environment(stand_in, tmp_path, "0,0,1,1", "")
+    succeed(run("hierarchy_by_default", tmp_path, environment, 4, each={2: bounded, 3: bounded}))
 
 
 def test_a_call_may_name_it(stand_in: StandIn, tmp_path: Path) -> None:

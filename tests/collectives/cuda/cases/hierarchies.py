@@ -84,6 +84,89 @@ def hierarchy() -> None:
             comm.allreduce(x, "sun")
 
 
+def _numbers(rank: int, shape: Any, dtype: Any) -> Any:
+    return (np.arange(np.prod(shape, dtype=int)) % 5 + rank + 1).reshape(shape).astype(dtype)
+
+
+def _check_collectives(comm: collectives.Communicator, count: int, dtype: Any, roots: Any) -> None:
+    """Each collective but allreduce, on arrays of `count` elements, or of as many for each rank."""
+    inputs = [_numbers(rank, count, dtype) for rank in range(SIZE)]
+    total = np.add.reduce(inputs, dtype=dtype)
+    x = cupy.asarray(inputs[RANK])
+    for root in roots:
+        y = cupy.asarray(inputs[RANK])
+        assert comm.broadcast(y, root=root) is y
+        np.testing.assert_array_equal(y.get(), inputs[root], err_msg=f"{count} {dtype} from {root}")
+        assert _engine(comm) == "hierarchy"
+        y = cupy.asarray(inputs[RANK])
+        for out in (None, y):
+            reduced = comm.reduce(x if out is None else y, root=root, out=out)
+            assert _engine(comm) == "hierarchy"
+            assert (reduced is None) == (root != RANK)
+            if reduced is not None:
+                np.testing.assert_array_equal(reduced.get(), total, err_msg=f"{count} {dtype} to {root}")
+    np.testing.assert_array_equal(comm.allgather(x).get(), np.stack(inputs))
+    assert _engine(comm) == "hierarchy"
+    rows = [_numbers(rank, (SIZE, count), dtype) for rank in range(SIZE)]
+    given = cupy.asarray(rows[RANK])
+    np.testing.assert_array_equal(comm.reduce_scatter(given).get()[0], np.add.reduce(rows, dtype=dtype)[RANK])
+    assert _engine(comm) == "hierarchy"
+    np.testing.assert_array_equal(given.get(), rows[RANK])
+    np.testing.assert_array_equal(x.get(), inputs[RANK])
+
+
+@case
+def hierarchy_of_collectives() -> None:
+    """Broadcast, reduce, allgather and reduce_scatter; lengths that ranks of a host do not divide, and long arrays."""
+    with _on_hosts() as comm:
+        for name in ("broadcast", "reduce", "allgather", "reduce_scatter"):
+            text = comm.explain(name, 1 << 20)
+            assert "on CUDA     hierarchy: " in text, text
+        assert "on CUDA     hierarchy" not in comm.explain("alltoall", 1 << 20)
+        for count in (1000 * PER_HOST, 1000 * PER_HOST + 1, 1, 0):
+            _check_collectives(comm, count, np.float32, range(SIZE))
+        _check_collectives(comm, 2_000_003, np.int32, (SIZE - 1,))
+        _check_collectives(comm, 100, ml_dtypes.bfloat16, (1,))
+        short = cupy.asarray(np.array([RANK, 2], np.int16))  # which NCCL moves, but does not reduce
+        np.testing.assert_array_equal(comm.allgather(short).get()[:, 0], np.arange(SIZE))
+        assert _engine(comm) == "hierarchy"
+        assert comm.broadcast(short, root=1) is short
+        np.testing.assert_array_equal(short.get(), [1, 2])
+        assert _engine(comm) == "hierarchy"
+        x, stream = cupy.asarray(np.full((SIZE, 5), RANK, np.float64)), Stream()
+        works = [comm.reduce_scatter_async(x, "max"), comm.allgather_async(x), comm.reduce_async(x, "avg", root=1)]
+        np.testing.assert_array_equal(works[0].wait().get(), np.full((1, 5), SIZE - 1.0))
+        np.testing.assert_array_equal(works[1].wait().get()[:, 0, 0], np.arange(SIZE))
+        mean = works[2].wait()
+        assert (mean is None) == (RANK != 1)
+        if mean is not None:
+            np.testing.assert_array_equal(mean.get(), np.full((SIZE, 5), (SIZE - 1) / 2))
+        y = comm.allgather(x, stream=stream)
+        with stream:
+            np.testing.assert_array_equal(y.get()[:, 0, 0], np.arange(SIZE))
+        with comm.group():  # whose calls all start together: without a hierarchy
+            whole, total = cupy.empty((SIZE, SIZE, 5), np.float64), cupy.empty((SIZE, 5), np.float64)
+            comm.allgather(x, out=whole)
+            comm.allreduce(x, out=total)
+        np.testing.assert_array_equal(whole.get()[:, 0, 0], np.arange(SIZE))
+        np.testing.assert_array_equal(total.get(), np.full((SIZE, 5), SIZE * (SIZE - 1) / 2))
+        assert _engine(comm) != "hierarchy"
+        with raises(ValueError, "among"):
+            comm.reduce_scatter(cupy.asarray(np.zeros((SIZE + 1, 2))))
+        with raises(ValueError, "root"):
+            comm.broadcast(x, root=SIZE)
+
+
+@case
+def hierarchy_by_default() -> None:
+    """Before the ranks have tried to make NCCL's communicator, `explain` names NCCL."""
+    with _on_hosts() as comm:
+        assert "on CUDA     nccl" in comm.explain("broadcast", 1 << 20)
+        _check_collectives(comm, 1001, np.float32, (SIZE - 1,))
+        text = comm.explain("broadcast", 1 << 20)
+        assert "on CUDA     hierarchy: NCCL inside each host" in text and "different values of" in text, text
+
+
 @case
 def hierarchy_by_name() -> None:
     """Without such a row NCCL runs all; a call may name the hierarchy."""
@@ -95,6 +178,11 @@ def hierarchy_by_name() -> None:
         assert _engine(comm) == "hierarchy"
         with raises(ValueError, "cannot run this call", "no int16"):
             comm.allreduce(cupy.asarray(np.ones(2, np.int16)), algorithm="hierarchy")
+        x = cupy.asarray(np.full((SIZE, 2), RANK))
+        np.testing.assert_array_equal(comm.allgather(x, algorithm="hierarchy").get()[:, 0, 0], np.arange(SIZE))
+        assert _engine(comm) == "hierarchy"
+        with raises(ValueError, "cannot run this call", "it does not run alltoall"):
+            comm.alltoall(x, algorithm="hierarchy")
 
 
 @case
