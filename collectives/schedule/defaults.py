@@ -128,6 +128,12 @@ FOR_DEVICES: Final = parse(
     source="built in",
 )
 
+# For calls whose parts have different lengths: the rows before name algorithms that need equal parts.
+UNEVEN: Final = parse(
+    "reduce_scatter any any any circulant : parts of different lengths, in log2(ranks) rounds with fewest bytes",
+    source="built in",
+)
+
 BY_MODEL: Final = "built in, by the simulator"
 
 DEFAULTS: Final[Table] = join(
@@ -136,6 +142,7 @@ DEFAULTS: Final[Table] = join(
         parse(SHARED, source=BY_MODEL),
         MEASURED,
         parse(FLAT, source=BY_MODEL),
+        UNEVEN,
         FOR_DEVICES,
     ]
 )
