@@ -215,21 +215,37 @@ class Group:
     def connect(self, peers: Sequence[int], timeout: float) -> None:
         """Open the links to `peers` that are not open yet. Raises PeerLost, OpTimeout, AuthError, ConfigMismatch."""
 
-    def run(self, operation: Operation, inp: Any, out: Any, timeout: float) -> tuple[int, int]:
+    def run(
+        self, operation: Operation, inp: Any, out: Any, timeout: float, transfer: CudaTransfer | None = None
+    ) -> tuple[int, int]:
         """Run an operation on this thread. `inp`, `out`: contiguous arrays or None; in place, both are the same array.
+
+        `transfer`: copies both arrays meanwhile; the caller calls `finish` when the operation is done.
 
         Returns sender and number of elements of a received message; (-1, 0) for other operations.
         """
 
-    def exchange(self, send: Operation, inp: Any, recv: Operation, out: Any, timeout: float) -> tuple[int, int]:
+    def exchange(
+        self,
+        send: Operation,
+        inp: Any,
+        recv: Operation,
+        out: Any,
+        timeout: float,
+        transfer: CudaTransfer | None = None,
+    ) -> tuple[int, int]:
         """Run both operations at the same time. Returns what `run` returns for `recv`."""
 
-    def run_together(self, calls: Sequence[tuple[Operation, Any, Any]], timeout: float) -> list[tuple[int, int]]:
-        """Run all calls (operation, inp, out) at the same time: all calls are started before any has to complete.
+    def run_together(
+        self, calls: Sequence[tuple[Operation, Any, Any, CudaTransfer | None]], timeout: float
+    ) -> list[tuple[int, int]]:
+        """Run all calls (operation, inp, out, transfer) at the same time: all are started before any has to complete.
 
         Returns the result of `run` for each call. If waiting is interrupted, the caller has to keep the arrays."""
 
-    def start(self, operation: Operation, inp: Any, out: Any, timeout: float) -> Ticket:
+    def start(
+        self, operation: Operation, inp: Any, out: Any, timeout: float, transfer: CudaTransfer | None = None
+    ) -> Ticket:
         """Queue an operation for the progress thread; operations complete in the order in which they were started."""
 
     def start_generalized(self, agreement: Operation, timeout: float, engine: str) -> GeneralizedTicket:
@@ -382,6 +398,22 @@ class CudaStaging:
     @property
     def is_free(self) -> bool:
         """Whether all copies are over."""
+
+class CudaTransfer:
+    """Copies of arrays on devices to and from host memory while operations of one call run on this memory."""
+
+    def __init__(
+        self,
+        arrays: Sequence[tuple[CudaStaging, npt.NDArray[Any], int, int, bool, bool]],
+        ordered: bool,
+        early: bool,
+    ) -> None:
+        """`arrays`: for each its staging, the beginning of the staging's memory, its address on the device, its stream,
+        and whether operations may read it, and write it. `ordered`: results are copied after all inputs. `early`:
+        results may be copied before `finish`."""
+
+    def finish(self) -> None:
+        """Copy what is left, after the operations. Work that is put into the streams from now on begins after all."""
 
 class LeaderCall:
     """A call with its arguments, made by `LeaderMember.prepare`."""

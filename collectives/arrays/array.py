@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from collectives.arrays import device, exporters
+from collectives.arrays import cuda, device, exporters
 
 # ruff: noqa: PLC0414  # names that other modules import from here
 from collectives.arrays.dtypes import Dtype as Dtype
@@ -24,6 +25,7 @@ from collectives.arrays.dtypes import dtype_of as dtype_of
 from collectives.arrays.dtypes import name_of as name_of
 from collectives.arrays.exporters.reached import Array as Array
 from collectives.arrays.mappings import address
+from collectives.arrays.twin import Twin
 
 _LONGEST_WAIT = 1e9  # seconds: passed to the engine for an infinite timeout
 
@@ -31,7 +33,8 @@ _LONGEST_WAIT = 1e9  # seconds: passed to the engine for an infinite timeout
 class Target(NamedTuple):
     """Where a call's result goes: the C++ engine writes to `host`, then `deliver` returns the caller's array.
 
-    If `origin` is None, the caller gets `result`, which has the same memory as `host`. Otherwise `origin` is an array
+    If `origin` is None, the caller gets `result`, which has the same memory as `host`, or to which others copy `host`.
+    Otherwise `origin` is an array
     on a device. `deliver` then copies `host` into `origin`; if `fresh` is set, into a new array of the same library on
     that device. `changed`, if not None, is a function that tells the library of `result` about writes to its memory.
     """
@@ -63,6 +66,9 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
     dtypes that cannot be reduced, such as float8, are accepted too. Raises TypeError or ValueError if `x` cannot be
     used.
     """
+    if isinstance(x, Twin):
+        check_array(x.array.dtype, name, moved)
+        return x.reading()
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
     flags = array.flags
@@ -79,6 +85,9 @@ def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
     elements, so dtypes that cannot be reduced are accepted too. Raises TypeError for an unsupported object or dtype,
     ValueError if `out` is read-only or not contiguous.
     """
+    if isinstance(out, Twin):
+        check_array(out.array.dtype, name, moved)
+        return _on_device(*out.writing(name, moved))
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
         check_array(dtype, name, moved)
@@ -97,6 +106,9 @@ def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
 
 def updating(x: Any, name: str = "x", *, moved: bool = False) -> Target:
     """`x` as memory that is read and then overwritten."""
+    if isinstance(x, Twin):
+        check_array(x.array.dtype, name, moved)
+        return _on_device(*x.writing(name, moved, read=True))
     target = writing(x, name, moved=moved)
     if target.origin is not None:
         target.host[...] = device.to_host(x, name, moved)
@@ -105,6 +117,8 @@ def updating(x: Any, name: str = "x", *, moved: bool = False) -> Target:
 
 def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
     """A new array for a result: on a device if `x` is on one."""
+    if isinstance(x, Twin):
+        return _on_device(*x.fresh(shape))
     host = np.empty(shape, dtype)
     if device.is_device_array(x):
         return Target(host, origin=x, fresh=True)
@@ -126,6 +140,11 @@ def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: boo
     if target.host.dtype != dtype:
         raise ValueError(f"out has dtype {target.host.dtype}, but the result has dtype {dtype}")
     return target
+
+
+def _on_device(host: Array, array: cuda.CudaArray) -> Target:
+    """A result that is copied from `host` to `array` by others."""
+    return Target(host, result=array.origin, changed=partial(cuda.begin_write, array))
 
 
 def in_place(x: Array, out: Array) -> bool:

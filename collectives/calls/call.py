@@ -33,6 +33,15 @@ class Ready(Protocol):
     def seconds(self) -> float: ...
 
 
+class Transfer(Protocol):
+    """Copies between arrays on a device and the memory of an operation, for one run."""
+
+    @property
+    def native(self) -> _engine.CudaTransfer: ...
+    def finish(self) -> None:
+        """The operation is over, and what it wrote is complete."""
+
+
 class Call(NamedTuple):
     """One operation of the C++ engine, with its arrays: it reads `inp` and writes `out`.
 
@@ -42,6 +51,7 @@ class Call(NamedTuple):
     - `status`: where the sender and length of a received message are stored
     - `copies`: whether the operation reads a copy of `inp`. A copy is necessary if `inp` and `out` are the same array,
       and `inp` would be overwritten too soon
+    - `transfer`: if `inp` and `out` stand for arrays on a device, the copies between these and them
     """
 
     operation: _engine.Operation
@@ -52,11 +62,13 @@ class Call(NamedTuple):
     finish: Callable[[Array], None] | None = None
     status: Status | None = None
     copies: bool = False
+    transfer: Transfer | None = None
 
     @property
     def repeatable(self) -> bool:
         """Whether C++ code alone can run this operation again: Python code has nothing to do before or after it."""
-        return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
+        alone = self.finish is None and self.status is None and self.transfer is None
+        return alone and (self.target is None or self.target.changed is None)
 
     @property
     def result(self) -> Any:
@@ -67,6 +79,14 @@ class Call(NamedTuple):
         """The array that the operation reads."""
         return self.inp.copy() if self.copies and self.inp is not None else self.inp
 
+    @property
+    def native(self) -> _engine.CudaTransfer | None:
+        """The transfer, as the C++ engine knows it."""
+        return None if self.transfer is None else self.transfer.native
+
+    def with_transfer(self, transfer: Transfer) -> Call:
+        return self._replace(transfer=transfer)
+
     def begin(self) -> None:
         """Call `Target.begin`, if there is a target."""
         if self.target is not None:
@@ -75,19 +95,19 @@ class Call(NamedTuple):
     def deliver(self, receipt: Receipt = _NONE) -> Any:
         if self.status is not None:
             self.status.source, self.status.count = receipt
-        if self.target is None:
-            return None
-        if self.finish is not None:
+        if self.target is not None and self.finish is not None:
             self.finish(self.target.host)
-        return self.target.deliver()
+        if self.transfer is not None:
+            self.transfer.finish()
+        return None if self.target is None else self.target.deliver()
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
         self.begin()
-        return self.deliver(group.run(self.operation, self.taken, self.out, seconds))
+        return self.deliver(group.run(self.operation, self.taken, self.out, seconds, self.native))
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
         self.begin()
-        ticket = group.start(self.operation, self.taken, self.out, seconds)
+        ticket = group.start(self.operation, self.taken, self.out, seconds, self.native)
         return Work(ticket, lambda: self.deliver(ticket.receipt), waiter, owner)
 
 
@@ -101,6 +121,10 @@ class Exchange(NamedTuple):
     received: Call
     overlap: bool
 
+    def with_transfer(self, transfer: Transfer) -> Exchange:
+        """Both messages share it; it ends with the received one."""
+        return self._replace(sent=self.sent.with_transfer(transfer), received=self.received.with_transfer(transfer))
+
     @property
     def seconds(self) -> float:
         return self.received.seconds
@@ -112,14 +136,16 @@ class Exchange(NamedTuple):
     def run(self, group: _engine.Group, seconds: float) -> Any:
         sent, received, _ = self
         received.begin()
-        receipt = group.exchange(sent.operation, self.leaving(), received.operation, received.out, seconds)
+        receipt = group.exchange(
+            sent.operation, self.leaving(), received.operation, received.out, seconds, received.native
+        )
         return received.deliver(receipt)
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
         sent, received, _ = self
         received.begin()
-        leaving = group.start(sent.operation, self.leaving(), None, seconds)
-        coming = group.start(received.operation, None, received.out, seconds)
+        leaving = group.start(sent.operation, self.leaving(), None, seconds, sent.native)
+        coming = group.start(received.operation, None, received.out, seconds, received.native)
         return Work(Tickets((leaving, coming)), lambda: received.deliver(coming.receipt), waiter, owner)
 
     def leaving(self) -> Array | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from collectives.arrays.cuda import CudaArray
 from collectives.calls.moves import Calls
 from collectives.calls.streamed import StreamCalls, check_not_first
+from collectives.native import _engine
 
 
 def check_formed(streams: StreamCalls, calls: Calls) -> None:
@@ -50,3 +51,21 @@ def check_apart(pairs: Sequence[tuple[CudaArray, CudaArray]]) -> None:
             raise ValueError(f"arrays {a} and {b} of the list share memory, and one of them is a result")
         if stop > end:
             end, last, writes = stop, i, written
+
+
+def check_memory(array: CudaArray, what: str) -> None:
+    """ValueError if the driver does not know the memory, which it would copy as if it were pageable host memory."""
+    if array.nbytes and _engine.cuda_memory(array.address)[0] != "cuda":
+        raise ValueError(
+            f"{what} (address {array.address:#x}) is not memory of a CUDA device: its owner may have freed it, or it "
+            "is host memory"
+        )
+
+
+def refuse_capture(x: CudaArray) -> None:
+    """ValueError if the stream of `x` is being captured, for a call that runs through host memory."""
+    if _engine.is_capturing(x.stream, x.device):
+        raise ValueError(
+            "the stream is being captured into a graph, but the call runs through host memory, which no graph "
+            "contains: see explain"
+        )

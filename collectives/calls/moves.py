@@ -87,7 +87,8 @@ class Calls:
             # Every rank, including the root, has to refuse objects that can never be written, such as bytes or a JAX
             # array.
             target = updating(x, moved=True)
-            target = Target(target.host, result=x, changed=target.changed) if root == self.rank else target
+            if root == self.rank and target.origin is not None:  # the array's library need not copy it back
+                target = Target(target.host, result=x)
         shape = Shape("broadcast", target.host.dtype, 0, target.host.size, target.host.size, root=root)
         prepared = self.prepare.collective(shape, algorithm)
         return Call(prepared.operation, None, target.host, target, deadline.left)

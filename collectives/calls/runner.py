@@ -25,6 +25,7 @@ from collectives.calls.leading import LeaderCall, LeaderCalls
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.nccl import KINDS
 from collectives.calls.on_device import DeviceCalls
+from collectives.calls.passing import PassingCalls
 from collectives.calls.plan import Plan, StepwisePlan
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
@@ -87,6 +88,7 @@ class Runner:
         self._forms: Final = forms
         self.repeaters: Final[list[Repeater | None]] = [None] * len(forms)
         self._made_staged: StagedCalls | None = None
+        self._made_passing: PassingCalls | None = None
         self._made_fusion: Fusion | None = None
         self._made_wired: WiredCalls | None = None
         self._block: Together  # the `together` block that this thread is inside
@@ -162,6 +164,10 @@ class Runner:
             staged = self._staged.prepare(build.__name__, x, out, timeout, args)
             if staged is not None:
                 return staged
+        if type(x) is not np.ndarray or out is not None:
+            passing = self._passing.prepare(build, x, out, (timeout, *args))
+            if passing is not None:
+                return passing
         return build(x, out, timeout, *args)
 
     def _can_stage(self, x: Any, out: Any) -> bool:
@@ -171,8 +177,9 @@ class Runner:
 
     def forget_staging(self) -> None:
         """Release the host memory through which large device arrays are copied, once no call uses it."""
-        if self._made_staged is not None:
-            self._made_staged.forget()
+        for made in (self._made_staged, self._made_passing):
+            if made is not None:
+                made.forget()
 
     def between_hosts(self) -> Between:
         """Returns this communicator, which has a rank of each host, for calls of another one in two levels."""
@@ -187,6 +194,12 @@ class Runner:
         if self._made_staged is None:
             self._made_staged = StagedCalls(self.calls, self._memory)
         return self._made_staged
+
+    @property
+    def _passing(self) -> PassingCalls:
+        if self._made_passing is None:
+            self._made_passing = PassingCalls(self.calls, self._memory)
+        return self._made_passing
 
     def call(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
         """Runs on this thread the call that `build` prepares, or lets another engine run it; returns the result."""

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from collectives.arrays import cuda
-from collectives.arrays.array import Array, Dtype, check_counts, check_rank
+from collectives.arrays.array import check_counts, check_rank
 from collectives.arrays.cuda import CudaArray
 from collectives.calls import slices
+from collectives.calls.device_checks import check_memory, refuse_capture
 from collectives.calls.external import ARGUMENTS
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.op import identity_of
+from collectives.calls.passing import SMALLEST
+from collectives.calls.pinned_memory import Block, Memory, pinned
 from collectives.calls.prepare import Shape
 from collectives.calls.slices import ELEMENTWISE, Parts, Sliced
 from collectives.calls.targets import ROWS, output, target
@@ -29,7 +32,6 @@ from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import OpTimeout
 
-SMALLEST: Final = 4 << 20  # bytes; smaller arrays are copied as a whole
 _SLOTS: Final = 16
 
 # The collectives that run in slices. In scatter and scatterv only the root has an array, and in alltoallv no rank knows
@@ -41,11 +43,10 @@ STAGED: Final = frozenset((*ARGUMENTS, *_UNEVEN))
 class StagedCalls:
     """Prepares one communicator's calls that copy device arrays through host memory in slices; has this memory."""
 
-    def __init__(self, calls: Calls, memory: Callable[[int, Dtype], Array]) -> None:
-        """`memory(count, dtype)` allocates host memory, if possible memory that other ranks can read directly."""
+    def __init__(self, calls: Calls, memory: Memory) -> None:
         self._calls: Final = calls
         self._memory: Final = memory
-        self._staging: _Staging | None = None
+        self._staging: Block | None = None
 
     def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> StagedCall | None:
         """Returns a call in slices, ready to be run; None if the arrays are too small for slices.
@@ -70,7 +71,7 @@ class StagedCalls:
         if array.nbytes * (calls.size if gathers else 1) < SMALLEST:
             return None
         deadline = calls.limit(timeout)
-        _refuse_capture(array)
+        refuse_capture(array)
         made = target(name, array, out, at, array.stream, calls.rank, calls.size)
         if name == "broadcast":
             given, made = (array, None) if at == calls.rank else (None, array)
@@ -111,7 +112,7 @@ class StagedCalls:
         array = cuda.reading(x, moved=not reduces)
         if not array.shape:
             raise ValueError(f"{name} divides the first axis of x, but x has shape ()")
-        _refuse_capture(array)
+        refuse_capture(array)
         if reduces:
             rows = check_counts(args[0], calls.size, array.shape[0]).tolist()
             if array.nbytes < SMALLEST:
@@ -144,7 +145,7 @@ class StagedCalls:
     ) -> StagedCall:
         for array, what in ((given, "x"), (made, "out" if name != "broadcast" else "x")):
             if array is not None:
-                _check_memory(array, what)
+                check_memory(array, what)
         inp = slices.parts(given, shares if name in ROWS else ())
         out = slices.parts(made, shares if name in ("allgather", "gather", "alltoall") else ())
         if places:
@@ -162,13 +163,12 @@ class StagedCalls:
     def operation(self, one: Sliced, index: int, algorithm: str) -> _engine.Operation:
         return self._calls.prepare.collective(one.shape(index), algorithm).operation
 
-    def staging(self, nbytes: int, device: int, deadline: Deadline) -> _Staging:
+    def staging(self, nbytes: int, device: int, deadline: Deadline) -> Block:
         """Returns memory of at least `nbytes` bytes; waits until no copy uses it."""
         found = self._staging
         if found is None or found.memory.size < nbytes or found.device != device:
             self._staging = found = None  # before more memory is allocated
-            host = self._memory(nbytes, np.dtype(np.uint8))
-            self._staging = found = _Staging(host, _engine.CudaStaging(host, host.size, device), device)
+            self._staging = found = pinned(self._memory, nbytes, device)
         while not found.native.is_free:
             if not deadline.left:
                 raise OpTimeout(f"rank {self._calls.rank}: the copies of the call before are not over")
@@ -178,12 +178,6 @@ class StagedCalls:
     def forget(self) -> None:
         """Use new memory in the next call, after a call has failed whose operations may still use the old memory."""
         self._staging = None
-
-
-class _Staging(NamedTuple):
-    memory: npt.NDArray[np.uint8]
-    native: _engine.CudaStaging
-    device: int
 
 
 class StagedCall(NamedTuple):
@@ -256,9 +250,7 @@ class StagedCall(NamedTuple):
 class _Run:
     """One run of a call: slices that are copied to the host, and slices that are under way between ranks."""
 
-    def __init__(
-        self, call: StagedCall, group: _engine.Group, staging: _Staging, slots: int, deadline: Deadline
-    ) -> None:
+    def __init__(self, call: StagedCall, group: _engine.Group, staging: Block, slots: int, deadline: Deadline) -> None:
         self._call: Final = call
         self._group: Final = group
         self.staging: Final = staging
@@ -329,20 +321,3 @@ class _Run:
         start = self._offset(index) + begin
         nbytes = slices.elements(array, index, one.slices) * one.dtype.itemsize
         return self.staging.memory[start : start + nbytes].view(one.dtype)
-
-
-def _check_memory(array: CudaArray, what: str) -> None:
-    """ValueError if the driver does not know the memory, which it would copy as if it were pageable host memory."""
-    if array.nbytes and _engine.cuda_memory(array.address)[0] != "cuda":
-        raise ValueError(
-            f"{what} (address {array.address:#x}) is not memory of a CUDA device: its owner may have freed it, or it "
-            "is host memory"
-        )
-
-
-def _refuse_capture(x: CudaArray) -> None:
-    if _engine.is_capturing(x.stream, x.device):
-        raise ValueError(
-            "the stream is being captured into a graph, but the call runs through host memory, which no graph "
-            "contains: see explain"
-        )

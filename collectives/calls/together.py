@@ -23,7 +23,8 @@ from collectives.calls.work import Ticket, Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import Aborted, OpTimeout
 
-Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # operation, array to read, array to write
+# Operation, array to read, array to write, and what copies these arrays meanwhile.
+Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None, _engine.CudaTransfer | None]"
 
 
 class Entry(NamedTuple):
@@ -198,12 +199,15 @@ class Together:
 
     def _take(self, call: Ready) -> Entry:
         if isinstance(call, Call):
-            received, operations = call, [(call.operation, call.taken, call.out)]
+            received, operations = call, [(call.operation, call.taken, call.out, call.native)]
         elif isinstance(call, WiredCall):
             return self._take_wired(call)
         elif isinstance(call, Exchange):
             received = call.received
-            operations = [(call.sent.operation, call.leaving(), None), (received.operation, None, received.out)]
+            operations = [
+                (call.sent.operation, call.leaving(), None, call.sent.native),
+                (received.operation, None, received.out, received.native),
+            ]
         else:
             raise ValueError(
                 "neither an op that is a function nor a call that the engine of another package runs can be in a "
@@ -225,7 +229,7 @@ class Together:
                 call.decode(step, inp, out)
             return call.result
 
-        operations: list[Bound] = [(step.operation, inp.array, out.array) for step, inp, out in encoded]
+        operations: list[Bound] = [(step.operation, inp.array, out.array, None) for step, inp, out in encoded]
         return self._append(operations, deliver, call.seconds)
 
     def _take_many(self, many: Many) -> Entry:
@@ -235,7 +239,7 @@ class Together:
         operations, seconds = [], 0.0
         for step in many.steps:
             step.pack()
-            operations.append((step.call.operation, step.call.taken, step.call.out))
+            operations.append((step.call.operation, step.call.taken, step.call.out, step.call.native))
             seconds = max(seconds, step.call.seconds)
 
         def deliver(_receipt: Receipt) -> list[Any]:

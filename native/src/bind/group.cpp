@@ -3,17 +3,20 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "bind/owners.hpp"
-#include "bind/stream_ticket.hpp"
+#include "bind/transfer.hpp"
 #include "link/registry.hpp"
 
 namespace nb = nanobind;
@@ -131,32 +134,31 @@ class PyGroup {
     }
 
     std::pair<int, std::uint64_t> run(const PyOperation& operation, nb::handle in, nb::handle out,
-                                      double timeout) {
+                                      double timeout, const std::shared_ptr<PyTransfer>& transfer) {
         std::byte* from = input(*operation.operation, in);
         std::byte* to = output(*operation.operation, out);
         announce(*group_, in);
         announce(*group_, out);
         Receipt receipt;
-        {
-            const nb::gil_scoped_release nogil;
-            group_->run(operation.operation, from, to, timeout, interrupted, nullptr, &receipt);
-        }
+        const Item item{operation.operation, from, to, &receipt, transfer_of(transfer.get())};
+        if (transfer) transfer->begin(*group_, {&item, 1}, timeout);
+        run_all({&item, 1}, timeout, {&transfer, 1});
         return {receipt.source, receipt.count};
     }
 
     std::pair<int, std::uint64_t> exchange(const PyOperation& send, nb::handle in, const PyOperation& recv,
-                                           nb::handle out, double timeout) {
+                                           nb::handle out, double timeout,
+                                           const std::shared_ptr<PyTransfer>& transfer) {
         std::byte* from = input(*send.operation, in);
         std::byte* to = output(*recv.operation, out);
         announce(*group_, in);
         announce(*group_, out);
         Receipt receipt;
-        const std::array<Item, 2> items{Item{send.operation, from, nullptr, nullptr},
-                                        Item{recv.operation, nullptr, to, &receipt}};
-        {
-            const nb::gil_scoped_release nogil;
-            group_->run_all(items, timeout, interrupted);
-        }
+        Transfer* const copies = transfer_of(transfer.get());
+        const std::array<Item, 2> items{Item{send.operation, from, nullptr, nullptr, copies},
+                                        Item{recv.operation, nullptr, to, &receipt, copies}};
+        if (transfer) transfer->begin(*group_, items, timeout);
+        run_all(items, timeout, {&transfer, 1});
         return {receipt.source, receipt.count};
     }
 
@@ -165,33 +167,45 @@ class PyGroup {
         std::vector<Item> items;
         const std::size_t count = nb::len(calls);
         std::vector<Receipt> receipts(count);
+        std::vector<std::shared_ptr<PyTransfer>> transfers;
         items.reserve(count);
         for (std::size_t i = 0; i < count; ++i) {
             const nb::object call = calls[i];
             const auto& operation = nb::cast<const PyOperation&>(call[0]);
+            const nb::object transfer = call[3];
+            transfers.push_back(transfer.is_none() ? nullptr
+                                                   : nb::cast<std::shared_ptr<PyTransfer>>(transfer));
             items.push_back({operation.operation, input(*operation.operation, call[1]),
-                             output(*operation.operation, call[2]), &receipts[i]});
+                             output(*operation.operation, call[2]), &receipts[i],
+                             transfer_of(transfers.back().get())});
             announce(*group_, call[1]);
             announce(*group_, call[2]);
         }
-        {
-            const nb::gil_scoped_release nogil;
-            group_->run_all(items, timeout, interrupted);
+        // Operations of one call follow one another.
+        for (std::size_t first = 0, next = 0; first < count; first = next) {
+            while (next < count && transfers[next] == transfers[first]) ++next;
+            if (transfers[first] == nullptr) continue;
+            transfers[first]->begin(*group_, std::span(items).subspan(first, next - first), timeout);
         }
+        run_all(items, timeout, transfers);
         std::vector<std::pair<int, std::uint64_t>> found;
         found.reserve(count);
         for (const Receipt& receipt : receipts) found.emplace_back(receipt.source, receipt.count);
         return found;
     }
 
-    Ticket start(const PyOperation& operation, nb::object in, nb::object out, double timeout) {
+    Ticket start(const PyOperation& operation, nb::object in, nb::object out, double timeout,
+                 std::shared_ptr<PyTransfer> transfer) {
         std::erase_if(kept_, [&](const Kept& kept) { return group_->done(*kept.work); });
         std::byte* from = input(*operation.operation, in);
         std::byte* to = output(*operation.operation, out);
         announce(*group_, in);
         announce(*group_, out);
-        Ticket ticket{group_, group_->start(operation.operation, from, to, timeout)};
-        kept_.push_back({ticket.work, std::move(in), std::move(out)});
+        Transfer* const copies = transfer_of(transfer.get());
+        const Item item{operation.operation, from, to, nullptr, copies};
+        if (transfer) transfer->begin(*group_, {&item, 1}, timeout);
+        Ticket ticket{group_, group_->start(operation.operation, from, to, timeout, false, copies)};
+        kept_.push_back({ticket.work, std::move(in), std::move(out), std::move(transfer)});
         return ticket;
     }
 
@@ -329,6 +343,7 @@ class PyGroup {
             group_->close();
         }
         kept_.clear();
+        abandoned_.clear();
     }
 
   private:
@@ -336,12 +351,30 @@ class PyGroup {
         std::shared_ptr<Work> work;
         nb::object in;
         nb::object out;
+        std::shared_ptr<PyTransfer> transfer;
     };
+
+    void run_all(std::span<const Item> items, double timeout,
+                 std::span<const std::shared_ptr<PyTransfer>> transfers) {
+        try {
+            const nb::gil_scoped_release nogil;
+            group_->run_all(items, timeout, interrupted);
+        } catch (...) {
+            // If waiting was interrupted, operations may go on.
+            std::ranges::copy_if(transfers, std::back_inserter(abandoned_),
+                                 [](const auto& transfer) { return transfer != nullptr; });
+            throw;
+        }
+    }
+    static Transfer* transfer_of(PyTransfer* transfer) {
+        return transfer == nullptr ? nullptr : &transfer->transfer();
+    }
 
     pid_t owner_ = ::getpid();
     std::array<std::byte, 2> nothing_{};  // memory of the barrier by which ranks agree on a call
     std::shared_ptr<Group> group_;
-    std::vector<Kept> kept_;  // arrays that operations still use
+    std::vector<Kept> kept_;                              // arrays that operations still use
+    std::vector<std::shared_ptr<PyTransfer>> abandoned_;  // those of calls that have failed
 };
 
 nb::list ports_of(const std::string& transport) {
@@ -412,10 +445,13 @@ void add_groups(nb::module_& module) {
         .def("use_port", &PyGroup::use_port, "peer"_a, "scheme"_a, "port"_a)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)
         .def("connect", &PyGroup::connect, "peers"_a, "timeout"_a)
-        .def("run", &PyGroup::run, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
-        .def("exchange", &PyGroup::exchange, "send"_a, "inp"_a.none(), "recv"_a, "out"_a.none(), "timeout"_a)
+        .def("run", &PyGroup::run, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a,
+             "transfer"_a.none() = nb::none())
+        .def("exchange", &PyGroup::exchange, "send"_a, "inp"_a.none(), "recv"_a, "out"_a.none(), "timeout"_a,
+             "transfer"_a.none() = nb::none())
         .def("run_together", &PyGroup::run_together, "calls"_a, "timeout"_a)
-        .def("start", &PyGroup::start, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
+        .def("start", &PyGroup::start, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a,
+             "transfer"_a.none() = nb::none())
         .def("start_generalized", &PyGroup::start_generalized, "agreement"_a, "timeout"_a, "engine"_a)
         .def("empty", &PyGroup::empty, "nbytes"_a)
         .def("link_kind", &PyGroup::link_kind, "peer"_a)

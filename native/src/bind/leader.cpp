@@ -6,17 +6,15 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <tuple>
 #include <type_traits>
 
-#include "bind/stream_ticket.hpp"
+#include "bind/transfer.hpp"
 #include "cuda/device.hpp"
 #include "cuda/heap.hpp"
 #include "cuda/staging.hpp"
@@ -149,16 +147,7 @@ struct StagedCopy {
 
     bool wait(double timeout) const {
         const nb::gil_scoped_release nogil;
-        const Deadline deadline(timeout);
-        auto asked = Clock::now();
-        while (!signal.is_set()) {
-            if (deadline.passed()) return false;
-            std::this_thread::sleep_for(std::chrono::microseconds(20));
-            if (Clock::now() - asked < look_for_signals) continue;
-            asked = Clock::now();
-            if (interrupted()) throw Error(ErrorKind::interrupted, "waiting was interrupted");
-        }
-        return true;
+        return wait_for_copies([&] { return signal.is_set(); }, timeout);
     }
 };
 
@@ -192,6 +181,7 @@ class CudaStaging {
     void reuse() { staging_->reuse(); }
     void end(std::uint64_t stream) { staging_->end(stream_of(stream)); }
     bool is_free() const { return staging_->is_free(); }
+    cuda::Staging& staging() const { return *staging_; }
 
   private:
     static std::vector<cuda::Staging::Copy> plain(const Copies& copies) {
@@ -203,6 +193,27 @@ class CudaStaging {
     nb::object array_;
     std::unique_ptr<cuda::Staging> staging_;
 };
+
+// (staging, its memory, address on the device, stream, whether it may be read, and written)
+using PassingArray = std::tuple<nb::object, nb::object, std::uint64_t, std::uint64_t, bool, bool>;
+
+void make_transfer(PyTransfer* self, const std::vector<PassingArray>& arrays, bool ordered, bool early) {
+    std::vector<cuda::ArrayTransfer::Array> found;
+    std::vector<nb::object> keeps;
+    for (const auto& [staging, host, address, stream, read, written] : arrays) {
+        const std::size_t bytes = nb::cast<std::size_t>(host.attr("nbytes"));
+        found.push_back({.staging = &nb::cast<const CudaStaging&>(staging).staging(),
+                         .memory = memory(host, bytes, nb::cast<std::size_t>(host.attr("itemsize")), "host"),
+                         .on_device = address,
+                         .bytes = bytes,
+                         .stream = stream_of(stream),
+                         .read = read,
+                         .written = written});
+        keeps.push_back(staging);
+        keeps.push_back(host);
+    }
+    new (self) PyTransfer(found, ordered, early, std::move(keeps));
+}
 
 }  // namespace
 
@@ -222,6 +233,9 @@ void add_leader(nb::module_& module) {
         .def("reuse", &CudaStaging::reuse)
         .def("end", &CudaStaging::end, "stream"_a)
         .def_prop_ro("is_free", &CudaStaging::is_free);
+    nb::class_<PyTransfer>(module, "CudaTransfer")
+        .def("__init__", &make_transfer, "arrays"_a, "ordered"_a, "early"_a)
+        .def("finish", &PyTransfer::finish);
     nb::class_<LeaderCall>(module, "LeaderCall");
     nb::class_<LeaderMember>(module, "LeaderMember")
         .def(nb::init<nb::handle, int, const std::string&>(), "group"_a, "device"_a, "compiler"_a)

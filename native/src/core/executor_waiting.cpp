@@ -22,6 +22,8 @@ constexpr unsigned looks_per_question = 4;
 constexpr int looks_while_locked = 64;
 // Signals and silent deaths are noticed this often.
 constexpr auto longest_sleep = 50ms;
+// What a task waits for unseen is looked at this often.
+constexpr auto unseen_sleep = 100us;
 
 }  // namespace
 
@@ -150,8 +152,10 @@ void Executor::sleep() {
         }
         awaited_.clear();
     }
-    const auto left = vigil_.deadline().left(longest_sleep);
-    if (!moved) sleeper_.sleep(polled_, left > 0ns ? left : longest_sleep);  // 0: the task has some grace
+    const std::chrono::nanoseconds longest =
+        any_of([](const InFlight& one) { return one.waits_unseen(); }) ? unseen_sleep : longest_sleep;
+    const auto left = vigil_.deadline().left(longest);
+    if (!moved) sleeper_.sleep(polled_, left > 0ns ? left : longest);  // 0: the task has some grace
     disarm();
 }
 
@@ -242,6 +246,9 @@ void Executor::throw_timeout(std::vector<int> peers) {
     if (request.generalized != nullptr && peers.empty()) {
         awaited = std::string("engine '") + request.generalized->engine() + "' on this rank";
         peers = {request.operation->program().rank};
+    }
+    if (request.transfer != nullptr && request.transfer->is_coming()) {
+        awaited = "copies from this rank's device, whose stream is held up";
     }
     if (!late.empty()) {
         awaited = name_ranks(late) + ", which " + (late.size() == 1 ? "has" : "have") + " not begun it";

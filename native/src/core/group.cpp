@@ -181,6 +181,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
             wanted.interrupted = &interrupted;
             wanted.lock = lock;
             wanted.receipt = item.receipt;
+            wanted.transfer = item.transfer;
             if (&item == first_of_them) wanted.record = std::exchange(connecting, 0);
             executor_.add(wanted);
         }
@@ -254,7 +255,7 @@ void Group::run_all(std::span<const Item> items, double timeout, const Interrupt
     if (lock != nullptr) lock->release();
     std::vector<std::shared_ptr<Work>> works;
     for (const Item& item : items) {
-        works.push_back(start(item.operation, item.in, item.out, timeout, !works.empty()));
+        works.push_back(start(item.operation, item.in, item.out, timeout, !works.empty(), item.transfer));
     }
     for (std::size_t i = 0; i < items.size(); ++i) {
         wait(*works[i], std::numeric_limits<double>::infinity(), interrupted);

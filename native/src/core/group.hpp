@@ -39,6 +39,7 @@ struct Work {
     std::uint64_t queued = 0;  // time of the call, in ticks
     bool joined = false;       // starts together with the previous one, however many are in progress
     Receipt receipt;           // of a received message
+    Transfer* transfer = nullptr;
     std::shared_ptr<GeneralizedRequest> generalized;  // set if code outside of the core runs it
     bool done = false;                                // protected by the group's queue mutex
     std::optional<Error> error;
@@ -50,6 +51,7 @@ struct Item {
     std::byte* in = nullptr;
     std::byte* out = nullptr;
     Receipt* receipt = nullptr;
+    Transfer* transfer = nullptr;
 };
 
 class Group {
@@ -89,7 +91,12 @@ class Group {
                  CallerLock* lock = nullptr);
     // `joined`: start together with the previous operation, see Work.
     std::shared_ptr<Work> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
-                                double timeout, bool joined = false);
+                                double timeout, bool joined = false, Transfer* transfer = nullptr);
+    // Whether the operation may begin while its Transfer still copies. Engines for ranks that share memory
+    // read the whole input at once.
+    bool may_begin_early(const Operation& operation) const {
+        return !surroundings_.all_share_memory || (!operation.program().pooled && !operation.flat());
+    }
     // An operation that code outside of the core runs, after all ranks have made the same call, which they
     // check by running `agreement`.
     std::shared_ptr<Work> start_generalized(std::shared_ptr<const Operation> agreement, std::byte* in,

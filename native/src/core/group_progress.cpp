@@ -15,13 +15,14 @@ constexpr auto idle_time = std::chrono::seconds(1);
 }  // namespace
 
 std::shared_ptr<Work> Group::start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
-                                   double timeout, bool joined) {
+                                   double timeout, bool joined, Transfer* transfer) {
     auto work = std::make_shared<Work>();
     work->operation = std::move(operation);
     work->in = in;
     work->out = out;
     work->timeout = timeout;
     work->joined = joined;
+    work->transfer = transfer;
     return start(std::move(work));
 }
 
@@ -118,6 +119,7 @@ void Group::take_works(Works& under_way) {
             if (under_way.size() == 1) throw_if_unusable(work.operation.get());
             Request wanted = request(*work.operation, work.in, work.out, work.timeout);
             wanted.receipt = &work.receipt;
+            wanted.transfer = work.transfer;
             wanted.queued = work.queued;
             wanted.generalized = work.generalized.get();
             InFlight& added = executor_.add(wanted);

@@ -48,6 +48,7 @@ class InFlight {
     }
     bool reclaim() { return complete() || task_->reclaim(); }
     bool uses_sockets();
+    bool waits_unseen() const { return !is_blocked() && !complete() && task_->waits_unseen(); }
 
     const Request& request() const { return request_; }
     Task& task() const { return *task_; }

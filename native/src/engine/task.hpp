@@ -14,6 +14,7 @@
 
 #include "base/export.hpp"
 #include "base/function_ref.hpp"
+#include "base/transfer.hpp"
 #include "link/link.hpp"
 
 namespace collectives {
@@ -50,6 +51,9 @@ struct Request {
     Receipt* receipt = nullptr;  // of a message: written once it is known
     // If code outside of the core runs the operation; the core then does not know its memory.
     GeneralizedRequest* generalized = nullptr;
+    // If its input arrives, or its output leaves, while the operation runs. Only the schedule engine may get
+    // the request before all input is there, see Group::may_begin_early.
+    Transfer* transfer = nullptr;
     std::uint64_t record = 0;  // its number in the Recorder; 0: it has none yet
     std::uint64_t queued = 0;  // when it was started, in ticks; 0 if the clock was not read
     // How to store results that no later step reads, and whether this was chosen by the size of the caches.
@@ -129,6 +133,8 @@ class COLLECTIVES_API Task {
     virtual bool depends_on_all() const { return false; }
     // The time beyond the request's timeout that the task may take to find the reason for the delay.
     virtual std::chrono::nanoseconds grace() const { return {}; }
+    // Whether it waits for something of which nothing wakes this rank.
+    virtual bool waits_unseen() const { return false; }
     // This rank is about to sleep, or has woken up.
     virtual void set_asleep(bool /*asleep*/) {}
 

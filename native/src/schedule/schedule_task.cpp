@@ -62,6 +62,7 @@ void ScheduleTask::begin_section(std::uint64_t section, std::byte* in, std::byte
     section_ = section;
     operation_ = &request_->operation->section(section);
     buffers_.begin(operation(), in, out);
+    if (request_->transfer != nullptr) output_.begin(operation(), out);
 }
 
 void ScheduleTask::begin_steps() {
@@ -136,6 +137,10 @@ bool ScheduleTask::progress() {
         } else {
             ++i;
         }
+    }
+    if (moved && request_->transfer != nullptr) {
+        output_.tell(
+            *request_->transfer, [&](std::uint32_t step) { return states_[step].done; }, unfinished_ == 0);
     }
     if (unfinished_ == 0 && !is_last_section()) {
         begin_section(section_ + 1, buffers_.in() + operation().in_bytes(),
@@ -221,7 +226,15 @@ std::uint64_t ScheduleTask::limit(const Step& step) const {
         if (reach <= 0) return 0;
         most = std::min(most, static_cast<std::uint64_t>(reach));
     }
+    if (request_->transfer != nullptr) most = there(step, most);
     return most == step.length ? most : most - most % operation().unit();
+}
+
+std::uint64_t ScheduleTask::there(const Step& step, std::uint64_t n) const {
+    visit_reads(step, [&](const Operation::Place& place) {
+        if (place.buffer <= buffer_out) n = request_->transfer->there(at(place), n);
+    });
+    return n;
 }
 
 void ScheduleTask::awaited(std::vector<Awaited>& result) {

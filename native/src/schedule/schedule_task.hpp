@@ -16,6 +16,7 @@
 #include "base/types.hpp"
 #include "engine/engine.hpp"
 #include "link/multicast.hpp"
+#include "schedule/access.hpp"
 #include "schedule/buffers.hpp"
 #include "schedule/relay.hpp"
 
@@ -42,6 +43,9 @@ class ScheduleTask final : public Task, private Channels {
     bool waits_for_any() const override { return sender_ < 0 && request_->operation->is_open(); }
     bool depends_on_all() const override {
         return (program().says || program().combines > 0) && !request_->call.is_message();
+    }
+    bool waits_unseen() const override {
+        return request_->transfer != nullptr && request_->transfer->is_coming();
     }
     Channels* channels() override { return this; }
 
@@ -76,6 +80,8 @@ class ScheduleTask final : public Task, private Channels {
     bool is_complete(const Step& step, const State& state);
     // The byte up to which the steps on which it depends let this step advance, in whole elements.
     std::uint64_t limit(const Step& step) const;
+    // How many of the first n bytes that the step reads of the caller's memory are there.
+    std::uint64_t there(const Step& step, std::uint64_t n) const;
 
     void send(const Step& step, State& state);
     void recv(const Step& step, State& state);
@@ -153,6 +159,7 @@ class ScheduleTask final : public Task, private Channels {
     int sender_ = -1;                       // sender of the message being received, if known
     std::uint64_t message_length_ = 0;      // bytes of this message
     Buffers buffers_;
+    Output output_;  // if the request has a Transfer
     std::vector<State> states_;
     std::vector<std::uint32_t> active_;
     std::size_t unfinished_ = 0;

@@ -14,6 +14,7 @@ CASES = (
     "hierarchies",
     "moves",
     "order",
+    "passing",
     "processes",
     "results",
     "schedules",

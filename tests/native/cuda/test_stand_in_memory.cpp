@@ -1,10 +1,13 @@
 // Memory of a device that this library allocates, exports and stages, on the stand-in for the CUDA driver.
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <thread>
 #include <vector>
 
 #include "base/error.hpp"
+#include "cuda/array_transfer.hpp"
 #include "cuda/heap.hpp"
 #include "cuda/staging.hpp"
 #include "device_memory.hpp"
@@ -124,4 +127,54 @@ TEST_CASE("staging memory is used again only when its bytes are on the device") 
     CHECK(memory[0] == 1);
     CHECK(to.values() == std::vector<float>{2, 0});
     CHECK(staging.drain());
+}
+
+TEST_CASE("arrays are copied in the order in which they are read, and results as soon as they are final") {
+    constexpr std::size_t each = 1 << 18;  // floats in a slice
+    const auto context = cuda::PrimaryContext::of(0);
+    const cuda::Current current(*context);
+    std::vector<float> numbers(3 * each);
+    std::iota(numbers.begin(), numbers.end(), 1.0F);
+    for (const bool early : {true, false}) {
+        const TestStream stream;
+        const DeviceFloats from(numbers);
+        const DeviceFloats to(std::vector<float>(3 * each, -1));
+        std::vector<float> in(3 * each, -2), out(3 * each, -3);
+        const auto bytes = [](std::vector<float>& all, std::size_t begin, std::size_t n) {
+            return std::span(reinterpret_cast<const std::byte*>(all.data() + begin), n * sizeof(float));
+        };
+        const auto staging = [&](std::vector<float>& all) {
+            return cuda::Staging(context, reinterpret_cast<std::byte*>(all.data()),
+                                 all.size() * sizeof(float));
+        };
+        cuda::Staging staged_in = staging(in);
+        cuda::Staging staged_out = staging(out);
+        const std::array<cuda::ArrayTransfer::Array, 2> arrays{
+            {{&staged_in, bytes(in, 0, 1).data(), from.address(), from.bytes(), stream.handle(), true, false},
+             {&staged_out, bytes(out, 0, 1).data(), to.address(), to.bytes(), stream.handle(), false, true}}};
+        cuda::ArrayTransfer transfer(arrays, true);
+        // The last slice is not read.
+        const std::array reads{bytes(in, each, each), bytes(in, 0, each)};
+        transfer.begin(reads, early);
+        const auto wait_for = [&](std::span<const std::byte> part) {
+            while (transfer.there(part.data(), part.size()) < part.size()) std::this_thread::yield();
+        };
+        wait_for(reads[0]);
+        CHECK(in[each] == numbers[each]);
+        wait_for(reads[1]);
+        CHECK(in[each - 1] == numbers[each - 1]);
+        while (transfer.is_coming()) std::this_thread::yield();
+        CHECK(in[2 * each] == (early ? -2 : numbers[2 * each]));
+        CHECK(transfer.there(bytes(out, 0, each).data(), 100) == 100);
+        std::copy_n(numbers.begin(), 3 * each, out.begin());
+        transfer.leave(bytes(out, each, each).data(), each * sizeof(float));
+        transfer.finish();
+        stream.synchronize();
+        CHECK(to.values()[each] == numbers[each]);
+        CHECK(to.values()[2 * each - 1] == numbers[2 * each - 1]);
+        CHECK(to.values()[0] == (early ? -1 : numbers[0]));  // an early one leaves only what it has written
+        CHECK(staged_in.is_free());
+        CHECK(staged_in.drain());
+        CHECK(staged_out.drain());
+    }
 }
