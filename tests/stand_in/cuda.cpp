@@ -133,6 +133,7 @@ struct State {
     std::set<Stream*> streams;
     std::map<int, Stream*> defaults;  // by device
     std::map<std::uint64_t, Range> memory;
+    std::set<std::pair<int, int>> peers;  // (device, the other one whose memory it may use by its address)
 };
 
 State& state() {
@@ -320,6 +321,7 @@ int streamWriteValue(void* stream, std::uint64_t address, std::uint32_t value, u
     Stream* const found = find_stream(stream);
     if (found == nullptr) return 400;
     if (!is_reachable(address)) return 1;
+    if (!stand_in::may_use(stream, address, 4)) return 700;
     found->add([address, value] { reinterpret_cast<std::atomic<std::uint32_t>*>(address)->store(value); });
     return 0;
 }
@@ -334,6 +336,7 @@ int streamWaitValue(void* stream, std::uint64_t address, std::uint32_t value, un
     Stream* const found = find_stream(stream);
     if (found == nullptr) return 400;
     if (!is_reachable(address)) return 1;
+    if (!stand_in::may_use(stream, address, 4)) return 700;
     if (is_dropped(address)) return 0;
     const bool is_equal = flags == 1;
     found->add([address, value, is_equal] {
@@ -420,6 +423,13 @@ int deviceCanAccessPeer(int* can, int, int) {
     *can = number("STAND_IN_PEERS", 1);
     return 0;
 }
+int ctxEnablePeerAccess(void* other, unsigned) {
+    if (current.empty()) return 201;
+    if (number("STAND_IN_PEERS", 1) == 0) return 217;
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    return s.peers.insert({current.back()->device, static_cast<Context*>(other)->device}).second ? 0 : 704;
+}
 
 const std::map<std::string, void*>& functions() {
 #define ENTRY(symbol, function)                     \
@@ -460,6 +470,7 @@ const std::map<std::string, void*>& functions() {
             ENTRY(cuMemsetD32Async, memsetD32Async),
             ENTRY(cuMemcpyAsync, memcpyAsync),
             ENTRY(cuDeviceCanAccessPeer, deviceCanAccessPeer),
+            ENTRY(cuCtxEnablePeerAccess, ctxEnablePeerAccess),
         };
         own.insert(stand_in::memory_functions().begin(), stand_in::memory_functions().end());
         own.insert(stand_in::kernel_functions().begin(), stand_in::kernel_functions().end());
@@ -494,6 +505,16 @@ Range range_of(std::uint64_t address, std::size_t bytes) {
     const std::lock_guard lock(s.mutex);
     const auto* const found = find_range(address, bytes);
     return found == nullptr ? Range{} : Range{found->first, found->second.bytes, found->second.device};
+}
+bool may_use(void* stream, std::uint64_t address, std::size_t bytes) {
+    Stream* const found = find_stream(stream);
+    const int device = found == nullptr ? -1 : found->context()->device;
+    const Range range = range_of(address, bytes);
+    if (range.bytes == 0) return false;
+    if (range.device < 0 || range.device == device) return true;
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    return s.peers.contains({device, range.device}) && about(address).legacy != 0;
 }
 int current_device() { return current.empty() ? -1 : current.back()->device; }
 int exchange_capture_mode(int mode) { return std::exchange(capture_mode, mode); }

@@ -45,6 +45,9 @@ void add_range(const Range& range);
 bool remove_range(std::uint64_t start);
 // The range that holds these bytes; without bytes if there is none.
 Range range_of(std::uint64_t address, std::size_t bytes);
+// Whether work in that stream may use this memory: memory of another device needs peer access, which is for
+// memory of cuMemAlloc only.
+bool may_use(void* stream, std::uint64_t address, std::size_t bytes);
 // That of the current context; -1 if there is none.
 int current_device();
 // CUstreamCaptureMode of the calling thread; returns the mode before.

@@ -126,6 +126,11 @@ int launchKernel(Function* function, unsigned blocks, unsigned, unsigned, unsign
     if (function->kernel == nullptr) return enqueue(stream, [] {});
     KernelArguments a;
     std::memcpy(&a, arguments[0], sizeof(a));
+    for (unsigned rank = 0; rank < a.size; ++rank) {
+        for (const auto address : {a.in[rank], a.out[rank], a.epoch[rank]}) {
+            if (address != 0 && !may_use(stream, address, 1)) return 700;
+        }
+    }
     return enqueue(stream, [kernel = function->kernel, op = function->op, a, blocks] {
         blockDim.x = 1;
         gridDim.x = blocks;

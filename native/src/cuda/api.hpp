@@ -31,6 +31,7 @@ inline constexpr Result error_invalid_device = 101;
 inline constexpr Result error_invalid_context = 201;
 inline constexpr Result error_devices_unavailable = 46;
 inline constexpr Result error_invalid_handle = 400;
+inline constexpr Result error_peer_access_already_enabled = 704;
 inline constexpr Result error_no_binary = 209;
 inline constexpr Result error_not_ready = 600;
 inline constexpr Result error_illegal_address = 700;
@@ -135,6 +136,7 @@ struct AccessDescription {
     X(memory_copy, cuMemcpyAsync, 4000, (Pointer, Pointer, std::size_t, StreamHandle))                     \
     X(memory_range, cuMemGetAddressRange, 3020, (Pointer*, std::size_t*, Pointer))                         \
     X(can_access_peer, cuDeviceCanAccessPeer, 4000, (int*, DeviceNumber, DeviceNumber))                    \
+    X(enable_peer_access, cuCtxEnablePeerAccess, 4000, (Context, unsigned))                                \
     X(ipc_get_handle, cuIpcGetMemHandle, 4010, (IpcHandle*, Pointer))                                      \
     X(ipc_open_handle, cuIpcOpenMemHandle, 11000, (Pointer*, IpcHandle, unsigned))                         \
     X(ipc_close_handle, cuIpcCloseMemHandle, 4010, (Pointer))                                              \

@@ -5,6 +5,7 @@
 
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/stream.hpp"
 
 namespace collectives::cuda {
 
@@ -35,6 +36,16 @@ Current::Current(const PrimaryContext& context) {
 Current::~Current() {
     Context ours = nullptr;
     driver().context_pop(&ours);
+}
+
+void enable_peer_access(const PrimaryContext& context, const PrimaryContext& other) {
+    const Current current(context);
+    const RelaxedCapture relaxed;
+    const Result result = driver().enable_peer_access(other.handle(), 0);
+    // Another library of this process, or another communicator, may have enabled it.
+    if (result != error_peer_access_already_enabled) {
+        check(result, "cuCtxEnablePeerAccess", context.device());
+    }
 }
 
 }  // namespace collectives::cuda

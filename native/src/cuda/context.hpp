@@ -38,4 +38,9 @@ class Current {
     ~Current();
 };
 
+// From now on, kernels and streams of `context` may use memory of `other`'s device, by its address in this
+// process. That goes for memory of cuMemAlloc, and not for mapped or pooled memory, whose access is set for
+// each allocation. Throws Error if the devices do not reach each other. Both contexts have to stay.
+void enable_peer_access(const PrimaryContext& context, const PrimaryContext& other);
+
 }  // namespace collectives::cuda

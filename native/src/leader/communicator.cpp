@@ -29,6 +29,7 @@ struct Remains {
     std::unique_ptr<Launcher> launcher;
     std::vector<std::unique_ptr<cuda::Imported>> mapped;
     std::vector<std::shared_ptr<const cuda::Block>> kept;
+    std::vector<std::shared_ptr<const cuda::PrimaryContext>> reached;
 };
 
 void keep_for_ever(Remains remains) {
@@ -83,14 +84,27 @@ void Communicator::meet(const std::vector<Record>& everyone, const Patience& pat
         cuda::Exported control = everyone[static_cast<std::size_t>(rank)].control;
         if (everyone[static_cast<std::size_t>(rank)].process == process_token()) {
             control.route = cuda::Route::address;
+            reach(static_cast<int>(control.device));
         }
         mapped_.push_back(std::make_unique<cuda::Imported>(context_, control, UniqueFd()));
         words_.push_back(mapped_.back()->start());
     }
-    exports_.emplace(member_.device, everyone.front().process == process_token());
+    const Record& leader = everyone.front();
+    const bool is_here = leader.process == process_token();
+    const bool is_shared = static_cast<int>(leader.control.device) == member_.device;
+    exports_.emplace(member_.device, !is_here    ? Leader::elsewhere
+                                     : is_shared ? Leader::on_this_device
+                                                 : Leader::on_a_peer);
     if (is_leader()) {
         launcher_ = std::make_unique<Launcher>(context_, member_.size, compiler_, *board_, *meeting_, words_);
     }
+}
+
+void Communicator::reach(int device) {
+    if (device == member_.device) return;
+    const std::shared_ptr<const cuda::PrimaryContext> other = cuda::PrimaryContext::of(device);
+    cuda::enable_peer_access(*context_, *other);
+    reached_.push_back(other);
 }
 
 std::optional<std::string> Communicator::failure() {
@@ -252,7 +266,8 @@ void Communicator::end(bool is_drained) noexcept {
             own_bytes_ = 0;
             bury(std::move(grave));
         } else {
-            keep_for_ever({std::move(grave), std::move(launcher_), std::move(mapped_), std::move(kept_)});
+            keep_for_ever({std::move(grave), std::move(launcher_), std::move(mapped_), std::move(kept_),
+                           std::move(reached_)});
         }
         begun_.reset();
         signals_.reset();  // signals that are still looked at keep their memory

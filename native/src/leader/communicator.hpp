@@ -95,6 +95,8 @@ class Communicator final : public StreamEngine {
 
   private:
     bool is_leader() const { return member_.rank == 0; }
+    // Let this rank's device use memory of that device, which another rank of this process has. Throws Error.
+    void reach(int device);
     void pass_captured(const Call& call, cuda::StreamHandle stream);
     void check_alive() const;
     // Free this rank's streams, and let the leader's stream go on. Throws Error if the context is lost.
@@ -105,6 +107,7 @@ class Communicator final : public StreamEngine {
     Member member_;
     std::string compiler_;
     std::shared_ptr<const cuda::PrimaryContext> context_;
+    std::vector<std::shared_ptr<const cuda::PrimaryContext>> reached_;  // of other devices
     std::shared_ptr<cuda::Signals> signals_;
     std::shared_ptr<const cuda::Block> control_;
     std::optional<cuda::OwnStream> own_;  // in which `abort` writes

@@ -9,12 +9,18 @@ namespace {
 constexpr std::size_t most_known = 4096;
 }  // namespace
 
+bool Exports::is_reached(cuda::Pointer address, std::size_t bytes) const {
+    if (leader_ == Leader::on_this_device || cuda::block_of(address, bytes) != nullptr) return true;
+    // Peer access is for memory of cuMemAlloc, which is also what can be exported by a handle.
+    return cuda::describe(address, bytes, device_).route == cuda::Route::handle;
+}
+
 Place Exports::place_of(cuda::Pointer address, std::size_t bytes, const Meeting& meeting) {
     Place place;
     place.bytes = bytes;
-    if (here_) {
-        place.allocation.route = cuda::Route::address;
+    if (leader_ != Leader::elsewhere) {
         place.allocation.start = address;
+        if (is_reached(address, bytes)) place.allocation.route = cuda::Route::address;
         return place;
     }
     if (const auto block = cuda::block_of(address, bytes)) {

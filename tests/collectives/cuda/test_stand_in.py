@@ -173,6 +173,12 @@ def test_ranks_that_are_threads(devices: int, stand_in: StandIn, tmp_path: Path)
     assert ended.output.count(engine) == max(2, devices), ended.output
 
 
+def test_threads_whose_devices_reach_each_other_without_nccl(stand_in: StandIn, tmp_path: Path) -> None:
+    """The stand-in refuses what uses another device's memory without peer access."""
+    environment = {**stand_in.environment(tmp_path), "STAND_IN_PEERS": "1", "COLLECTIVES_NCCL": "/no/such/file"}
+    succeed(run("threads_with_a_leader", tmp_path, environment, size=1))
+
+
 @pytest.mark.parametrize("device", [{}, {"WORKER_DEVICE": "0"}], ids=["NCCL", "leader"])
 def test_helpers_that_are_forked(device: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run("forked", tmp_path, {**stand_in.environment(tmp_path), **device}))

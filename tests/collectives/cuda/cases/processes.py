@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 import collectives
 from collectives import CollectiveError
 from collectives.native import _engine
-from tests.collectives.cuda.cases.common import SIZE, Device, Stream, case, cupy, engines, start
+from tests.collectives.cuda.cases.common import SIZE, Device, Stream, case, cupy, driver, engines, start
 
 _MOST = 3
 
@@ -40,6 +41,53 @@ def threads() -> None:
             wrong.append(error)
 
     running = [threading.Thread(target=rank, args=(number,)) for number in range(count)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    if wrong:
+        raise wrong[0]
+
+
+@case
+def threads_with_a_leader() -> None:
+    """Ranks with devices of their own that reach each other; some of their memory has no peer access."""
+    kinds = ("handle", "descriptor", "none")
+
+    def rank(number: int, comm: collectives.Communicator) -> None:
+        for kind in kinds:
+            driver.kind = kind
+            for root in range(_MOST):
+                x = cupy.asarray(np.full(1000, number + 1, np.float32))
+                y = cupy.asarray(np.zeros(1000, np.float32))
+                comm.allreduce(x, out=y)
+                np.testing.assert_array_equal(y.get(), np.full(1000, _MOST * (_MOST + 1) / 2))
+                comm.broadcast(x, root=root)
+                np.testing.assert_array_equal(x.get(), np.full(1000, root + 1))
+            assert engines(comm)[-1] == "leader"
+            comm.synchronize()
+            comm.barrier()
+
+    _together(_MOST, rank)
+
+
+def _together(count: int, body: Callable[[int, collectives.Communicator], None]) -> None:
+    """Run `body` on `count` ranks, which are threads with a device each."""
+    wrong: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            name = f"memory://threads-{count}"
+            with (
+                Device(number),
+                Stream(non_blocking=True),
+                collectives.init(name, rank=number, size=count, timeout=20.0) as comm,
+            ):
+                body(number, comm)
+        except BaseException as error:
+            wrong.append(error)
+
+    running = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     for thread in running:
         thread.start()
     for thread in running:
