@@ -291,6 +291,12 @@ class Group:
         """Raise DesyncError if a rank that shares memory with this rank has begun another collective under the same
         sequence number. Waits up to `grace` seconds for ranks that have begun fewer collectives than this rank. Does
         nothing if the group is closed, broken or in use."""
+
+    def abandon(self, kind: str, message: str) -> None:
+        """Break the group: a call that consists of several operations has ended after some of them.
+
+        `kind`: "OpTimeout", or another name for Aborted. Other ranks learn the reason, and raise it, too. Waits up to a
+        second for operations that are under way."""
     @property
     def broken(self) -> BaseException | None:
         """Return the first error after which no operation can run; None if there was none."""
@@ -418,6 +424,13 @@ class CudaTransfer:
 class LeaderCall:
     """A call with its arguments, made by `LeaderMember.prepare`."""
 
+def copy_cuda(
+    memory: npt.NDArray[np.uint8], address: int, nbytes: int, device: int, stream: int, to_host: bool
+) -> None:
+    """Copy between host memory and memory of a device, after the work in `stream`; return when the copy is over.
+
+    ValueError for memory or a stream that does not belong to the device, or a stream that is being captured."""
+
 class LeaderMember:
     """One rank of a group whose ranks share a device, so that one of them, the leader, runs the kernels of all."""
 
@@ -463,6 +476,12 @@ class LeaderMember:
     def issue(self, call: LeaderCall, timeout: float) -> StreamTicket:
         """Put a call into its stream; return when it is there. ValueError for memory or a stream that does not belong
         to the device; other errors break the group."""
+
+    def mark(self, stream: int) -> StreamTicket:
+        """Return a ticket for all that is in this stream now, replays of graphs included."""
+
+    def compile(self, dtype: int, op: int) -> None:
+        """On the leader: compile the kernels that move elements, and those that reduce `dtype` by `op`."""
 
 class NcclLibrary:
     """The NCCL of this process, made by `load_nccl`."""

@@ -555,6 +555,8 @@ EXPORT int stand_in_allocate(std::uint64_t* pointer, std::size_t bytes, int kind
 }
 // The device of the current context; -1 if there is none.
 EXPORT int stand_in_device() { return current.empty() ? -1 : current.back()->device; }
+// 0, or the error of a call that a graph cannot contain.
+EXPORT int stand_in_unsafe_in_capture() { return unsafe_in_capture(); }
 // The captures of all streams are lost; returns how many there were.
 EXPORT int stand_in_end_captures() {
     State& s = state();

@@ -14,6 +14,10 @@ std::string name_ranks(const std::vector<int>& ranks) {
     return text;
 }
 
+Error of_rank(int rank, const Error& error) {
+    return {error.kind(), "rank " + std::to_string(rank) + ": " + error.what(), error.ranks()};
+}
+
 std::string errno_text(int code) { return std::generic_category().message(code); }
 
 void throw_system(const char* call, int code) {

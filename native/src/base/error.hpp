@@ -40,6 +40,9 @@ class COLLECTIVES_API Error : public std::runtime_error {
     std::vector<int> ranks_;
 };
 
+// The same error, whose text begins with the rank on which it occurred.
+COLLECTIVES_API Error of_rank(int rank, const Error& error);
+
 // "rank 3", "ranks 1, 2 and 5"
 COLLECTIVES_API std::string name_ranks(const std::vector<int>& ranks);
 

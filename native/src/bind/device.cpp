@@ -7,10 +7,15 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
+#include <memory>
 #include <optional>
+#include <thread>
 
 #include "bind/stream_ticket.hpp"
 #include "cuda/driver.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/signal.hpp"
 #include "cuda/stream.hpp"
 
 namespace nb = nanobind;
@@ -63,6 +68,26 @@ bool is_capturing(std::uint64_t stream, int device) {
     return cuda::is_capturing(handle, *context);
 }
 
+// A copy between a NumPy array and memory of a device, after what is in the stream; returns when it is over.
+void copy_cuda(nb::handle array, std::uint64_t address, std::size_t bytes, int device, std::uint64_t stream,
+               bool to_host) {
+    if (bytes == 0) return;
+    std::byte* const host = memory(array, bytes, 1, "memory");
+    const nb::gil_scoped_release nogil;
+    const auto context = cuda::PrimaryContext::of(device);
+    const cuda::Current current(*context);
+    cuda::check_on_device(address, bytes, device, "the array");
+    const cuda::StreamHandle handle = stream_of(stream);
+    cuda::check_stream(handle, *context);
+    cuda::refuse_capture(handle, *context, "which cannot contain a copy through host memory");
+    const auto at = static_cast<cuda::Pointer>(reinterpret_cast<std::uintptr_t>(host));
+    cuda::Signal over = std::make_shared<cuda::Signals>(context)->take();
+    cuda::copy(handle, to_host ? at : address, to_host ? address : at, bytes);
+    over.set_by(handle);
+    // Not even for a signal handler is it left: the copy uses the memory.
+    while (!over.is_set()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
 // The device of the calling thread's context; nothing if it has none.
 std::optional<int> current_device() {
     cuda::DeviceNumber number = 0;
@@ -87,6 +112,8 @@ void add_devices(nb::module_& module) {
     module.def("check_cuda_stream", &check_cuda_stream, "stream"_a, "device"_a);
     module.def("is_capturing", &is_capturing, "stream"_a, "device"_a);
     module.def("current_cuda_device", &current_device);
+    module.def("copy_cuda", &copy_cuda, "memory"_a, "address"_a, "nbytes"_a, "device"_a, "stream"_a,
+               "to_host"_a);
 }
 
 }  // namespace collectives

@@ -321,6 +321,12 @@ class PyGroup {
         group_->confirm(grace);
     }
 
+    void abandon(const std::string& kind, const std::string& message) {
+        if (inherited() || !group_) return;
+        const nb::gil_scoped_release nogil;
+        group_->abandon(Error(kind_named(kind), message));
+    }
+
     nb::object broken() {
         if (inherited() || !group_) return nb::none();
         const std::optional<Error> error = group_->broken();
@@ -462,6 +468,7 @@ void add_groups(nb::module_& module) {
         .def("memory", &PyGroup::memory)
         .def("engines", &PyGroup::engines, "operation"_a)
         .def("confirm", &PyGroup::confirm, "grace"_a)
+        .def("abandon", &PyGroup::abandon, "kind"_a, "message"_a)
         .def_prop_ro("broken", &PyGroup::broken)
         .def("close", &PyGroup::close);
 }

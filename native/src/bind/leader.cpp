@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -118,9 +119,21 @@ class LeaderMember {
 
     StreamTicket issue(const LeaderCall& call, double timeout) const {
         const Operation* const one = call.operation.get();
+        return issue_task(
+            group_, engine_->name(), std::span(&one, 1),
+            [&] { return leader::make_task(engine_, call.arguments); }, timeout);
+    }
+
+    StreamTicket mark(std::uint64_t stream) const {
+        return issue_task(
+            group_, engine_->name(), {}, [&] { return leader::make_marker(engine_, stream_of(stream)); },
+            std::numeric_limits<double>::infinity());
+    }
+
+    void compile(unsigned dtype, unsigned op) const {
+        if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
         const nb::gil_scoped_release nogil;
-        return {group_, group_->issue(engine_->name(), std::span(&one, 1),
-                                      leader::make_task(engine_, call.arguments), timeout, interrupted)};
+        engine_->compile(static_cast<DType>(dtype), static_cast<Op>(op));
     }
 
   private:
@@ -245,7 +258,9 @@ void add_leader(nb::module_& module) {
         .def_prop_ro("memory", &LeaderMember::memory)
         .def("prepare", &LeaderMember::prepare, "operation"_a, "kind"_a, "inp"_a, "out"_a, "count"_a,
              "dtype"_a, "unit"_a, "op"_a, "root"_a, "stream"_a, "producer"_a.none())
-        .def("issue", &LeaderMember::issue, "call"_a, "timeout"_a);
+        .def("issue", &LeaderMember::issue, "call"_a, "timeout"_a)
+        .def("mark", &LeaderMember::mark, "stream"_a)
+        .def("compile", &LeaderMember::compile, "dtype"_a, "op"_a);
 }
 
 }  // namespace collectives

@@ -176,8 +176,7 @@ class NcclMember {
                             double timeout) const {
         std::vector<const Operation*> calls;
         for (const auto& operation : operations) calls.push_back(operation.get());
-        const nb::gil_scoped_release nogil;
-        return {group_, group_->issue(nccl_->name(), calls, make(), timeout, interrupted)};
+        return collectives::issue_task(group_, nccl_->name(), calls, make, timeout);
     }
 
     std::shared_ptr<Group> group_;

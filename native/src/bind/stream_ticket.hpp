@@ -5,9 +5,12 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "bind/common.hpp"
 #include "cuda/api.hpp"
+#include "engine/stream_engine.hpp"
 
 namespace collectives {
 
@@ -28,5 +31,20 @@ struct StreamTicket {
         }
     }
 };
+
+// Issues the task that `make` checks and returns; an error of `make` names this rank. `operations`: see
+// Group::issue.
+template <typename Make>
+StreamTicket issue_task(const std::shared_ptr<Group>& group, const char* engine,
+                        std::span<const Operation* const> operations, const Make& make, double timeout) {
+    const nanobind::gil_scoped_release nogil;
+    std::unique_ptr<StreamTask> task;
+    try {
+        task = make();
+    } catch (const Error& error) {
+        throw of_rank(group->rank(), error);
+    }
+    return {group, group->issue(engine, operations, std::move(task), timeout, interrupted)};
+}
 
 }  // namespace collectives

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "engine/registry.hpp"
@@ -14,6 +15,8 @@ namespace {
 constexpr int spins_with_cores = 2000;
 // The control plane reports the cause for which a peer has given up within this time.
 constexpr auto cause_takes = std::chrono::milliseconds(500);
+// What is under way when a call is abandoned has this long to end by itself.
+constexpr auto ends_within = std::chrono::seconds(1);
 // Looks if ranks share cores: about the time in which each rank of another core has had its turn once.
 constexpr int spins_with_others = 400;
 
@@ -233,6 +236,23 @@ Error Group::give_up(const Error& error) {
             "Either a peer is stopped while it writes, or the kernel refuses private copies of arrays from "
             "Communicator.empty (ulimit -d, vm.overcommit_memory)",
         cause.ranks()};
+}
+
+void Group::abandon(const Error& error) {
+    // Operations that are under way end as soon as the other ranks take part in them.
+    for (const auto until = Clock::now() + ends_within; Clock::now() < until;) {
+        const std::unique_lock running(running_, std::try_to_lock);
+        if (running.owns_lock() && (closed_ || closing_)) return;
+        if (running.owns_lock()) return break_with(error);
+        if (is_broken_.load(std::memory_order_acquire)) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    // They do not: this ends them. Other ranks notice that links are shut down.
+    Cause cause;
+    cause.kind = error.kind();
+    cause.ranks = error.ranks();
+    cause.text = error.what();
+    health_.condemn(std::move(cause));
 }
 
 void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,

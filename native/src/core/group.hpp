@@ -119,6 +119,10 @@ class Group {
     bool done(const StreamWork& work) const { return streams_.is_done(work); }
     bool wait(const StreamWork& work, double timeout, const Interrupted& interrupted);
 
+    // A call that consists of several operations has ended after some of them, so the next operation of this
+    // rank would meet one of the others in the middle of that call. Breaks the group, also on other ranks.
+    void abandon(const Error& error);
+
     bool done(const Work& work);
     // False if it is not done after `timeout`. Throws the operation's error.
     bool wait(const Work& work, double timeout, const Interrupted& interrupted);
@@ -155,6 +159,8 @@ class Group {
     void break_with(const Error& cause);
     // All operations in progress fail with that error, or with its first cause; returns the error to throw.
     Error give_up(const Error& error);
+    // That error of an engine, with the name of this rank if the reason is here.
+    Error named(const Error& error) const;
     // What all ranks raise instead of that error of this rank.
     Error first_cause(const Error& error);
     // Throws if the group is closed or broken, or if all ranks have given up. `operation`: the one that

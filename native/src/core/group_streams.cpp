@@ -99,6 +99,12 @@ std::unique_lock<std::mutex> Group::lock_in_order(const Interrupted& interrupted
     }
 }
 
+Error Group::named(const Error& error) const {
+    const bool is_here = error.kind() == ErrorKind::transport_unavailable ||
+                         error.kind() == ErrorKind::aborted || error.kind() == ErrorKind::invalid;
+    return is_here && health_.cause() == nullptr && !closing_ ? of_rank(identity_.rank, error) : error;
+}
+
 std::shared_ptr<StreamWork> Group::issue(const char* engine, std::span<const Operation* const> operations,
                                          std::unique_ptr<StreamTask> task, double timeout,
                                          const Interrupted& interrupted) {
@@ -136,7 +142,7 @@ std::shared_ptr<StreamWork> Group::issue(const char* engine, std::span<const Ope
         streams_.add(work);
         work->task->issue();
     } catch (const Error& error) {
-        const Error cause = streams_.why_ended().value_or(first_cause(error));
+        const Error cause = streams_.why_ended().value_or(first_cause(named(error)));
         break_with(cause);
         streams_.end_all(*broken_);
         streams_.write_records();
@@ -172,7 +178,7 @@ void Group::join(const std::string& what, const std::string& cure, const MakeStr
     try {
         streams_.use(make(patience));
     } catch (const Error& error) {
-        const Error cause = first_cause(error);
+        const Error cause = first_cause(named(error));
         break_with(cause);
         throw cause;
     }

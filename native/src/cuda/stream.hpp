@@ -26,6 +26,8 @@ void refuse_capture(StreamHandle stream, const PrimaryContext& context, const ch
 // Why a stream that is being captured cannot be the producer of a call in another one.
 inline constexpr const char* from_capture =
     "and the call is for another one, which is not: capture both, or neither";
+// Why the host cannot wait for a stream that is being captured.
+inline constexpr const char* not_waited_for = "and cannot be waited for before the graph is launched";
 
 // When the work that is in the stream now has ended, the stream writes `value` to `address`, four bytes that
 // the device can reach. All writes of this work are visible before.

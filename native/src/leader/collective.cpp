@@ -104,6 +104,24 @@ class CollectiveTask final : public StreamTask {
     std::shared_ptr<cuda::Signal> done_;  // since it was issued
 };
 
+class MarkerTask final : public StreamTask {
+  public:
+    MarkerTask(std::shared_ptr<Communicator> communicator, cuda::StreamHandle stream)
+        : communicator_(std::move(communicator)), stream_(stream) {}
+
+    void issue() override {
+        const Communicator::Use use(*communicator_);
+        const cuda::Current current(*communicator_->context());
+        done_ = communicator_->signal_behind(stream_);
+    }
+    bool complete() const override { return done_->is_set(); }
+
+  private:
+    const std::shared_ptr<Communicator> communicator_;
+    const cuda::StreamHandle stream_;
+    std::shared_ptr<cuda::Signal> done_;  // since it was issued
+};
+
 // Memory of this library is known; other memory the driver is asked about.
 void check_memory(cuda::Pointer address, std::uint64_t bytes, int device, const char* what) {
     const auto block = cuda::block_of(address, bytes);
@@ -138,6 +156,15 @@ std::unique_ptr<StreamTask> make_task(std::shared_ptr<Communicator> communicator
         cuda::refuse_capture(*checked.producer, context, cuda::from_capture);
     }
     return std::make_unique<CollectiveTask>(std::move(communicator), checked, sizes, is_captured);
+}
+
+std::unique_ptr<StreamTask> make_marker(std::shared_ptr<Communicator> communicator,
+                                        cuda::StreamHandle stream) {
+    const cuda::PrimaryContext& context = *communicator->context();
+    const cuda::Current current(context);
+    cuda::check_stream(stream, context);
+    cuda::refuse_capture(stream, context, cuda::not_waited_for);
+    return std::make_unique<MarkerTask>(std::move(communicator), stream);
 }
 
 }  // namespace collectives::leader

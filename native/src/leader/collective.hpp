@@ -33,4 +33,9 @@ struct Arguments {
 // Throws Error(invalid) for memory or a stream that is not the device's.
 std::unique_ptr<StreamTask> make_task(std::shared_ptr<Communicator> communicator, const Arguments& arguments);
 
+// Complete when a stream of the communicator's device has passed what is in it now, replays of graphs
+// included. Throws Error(invalid).
+std::unique_ptr<StreamTask> make_marker(std::shared_ptr<Communicator> communicator,
+                                        cuda::StreamHandle stream);
+
 }  // namespace collectives::leader

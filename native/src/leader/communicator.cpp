@@ -18,6 +18,8 @@ namespace {
 // Streams that nothing else holds up pass a freed call within this time.
 constexpr auto passes_within = 300ms;
 constexpr auto look_again = 1ms;
+// The same where graphs hold calls: each look frees one replay, and many may be in a stream.
+constexpr auto look_again_at_graphs = 50us;
 // A call waits for its place on the board; the leader or an abort wakes it.
 constexpr auto longest_sleep = 1s;
 // Calls of the driver return within this time once their streams are free.
@@ -228,7 +230,11 @@ void Communicator::abort() noexcept {
         // The leader may still tell this rank's streams about calls before the last, so they are freed again.
         for (const auto until = Clock::now() + passes_within; !is_drained && Clock::now() < until;) {
             free_streams();
-            std::this_thread::sleep_for(look_again);
+            if (captured_ == 0) {
+                std::this_thread::sleep_for(look_again);
+            } else {
+                std::this_thread::sleep_for(look_again_at_graphs);
+            }
             const std::lock_guard lock(mutex_);
             std::erase_if(pending_, [](const auto& signal) { return signal->is_set(); });
             is_drained = inside_ == 0 && pending_.empty() && (!last || last->is_set());

@@ -55,6 +55,14 @@ std::optional<std::string> Launcher::failure() {
     return failure_;
 }
 
+void Launcher::compile(DType dtype, Op op) {
+    const cuda::Current current(*context_);
+    const cuda::RelaxedCapture relaxed;
+    const std::lock_guard lock(compiling_);
+    static_cast<void>(kernels_.move());
+    if (supports(dtype, op)) static_cast<void>(kernels_.reduction(dtype, op));
+}
+
 void Launcher::serve() {
     try {
         const cuda::Current current(*context_);
@@ -139,6 +147,7 @@ Launch Launcher::prepare(std::uint64_t number) {
     if (first.count == 0) return ready;
     const auto dtype = static_cast<DType>(first.dtype);
     const bool reduces = first.reduces != 0;
+    const std::lock_guard lock(compiling_);
     ready.function = reduces ? kernels_.reduction(dtype, static_cast<Op>(first.op)) : kernels_.move();
     ready.grid = kernels_.grid(first.form, size_, first.count * (reduces ? size_of(dtype) : 1));
     return ready;

@@ -43,6 +43,10 @@ class Launcher {
     // The kernel of a captured call, once all ranks have made the call. Throws Error(aborted) after `stop`.
     Launch captured(std::uint64_t number);
 
+    // Compile the kernels that move elements, and those that reduce them so, before a call needs them. Throws
+    // Error.
+    void compile(DType dtype, Op op);
+
     // Why the thread has ended by itself.
     std::optional<std::string> failure();
     // End the thread. It does not wait for the device, but a call of the driver may.
@@ -65,6 +69,7 @@ class Launcher {
     const Board& board_;
     std::vector<cuda::Pointer> control_;
     Imports imports_;
+    std::mutex compiling_;  // protects `kernels_`
     cuda::Kernels kernels_;
     std::shared_ptr<cuda::Signals> signals_;
     std::optional<cuda::Signal> last_;  // of the last call that was launched

@@ -12,8 +12,6 @@ namespace {
 constexpr std::size_t short_part = 64;
 constexpr std::size_t long_part = 4 << 20;
 
-constexpr const char* not_waited_for = "and cannot be waited for before the graph is launched";
-
 class Marker : public StreamTask {
   public:
     Marker(std::shared_ptr<Communicator> communicator, Stream stream)
@@ -61,6 +59,8 @@ const char* name_of(std::span<const Piece> pieces) {
 }
 
 void call(Communicator& communicator, std::span<const Piece> pieces, Stream stream) {
+    // The first call of a kind allocates memory, which would end a capture in another stream.
+    const cuda::RelaxedCapture relaxed;
     communicator.call(name_of(pieces), [&](const Api& api, Handle handle) {
         return run(pieces, communicator.member(), api, handle, stream);
     });
@@ -170,7 +170,7 @@ std::unique_ptr<StreamTask> make_marker(std::shared_ptr<Communicator> communicat
     const cuda::PrimaryContext& context = *communicator->context();
     const cuda::Current current(context);
     cuda::check_stream(stream, context);
-    cuda::refuse_capture(stream, context, not_waited_for);
+    cuda::refuse_capture(stream, context, cuda::not_waited_for);
     return std::make_unique<Marker>(std::move(communicator), stream);
 }
 

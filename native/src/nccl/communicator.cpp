@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "cuda/device.hpp"
+#include "cuda/stream.hpp"
 
 namespace collectives::nccl {
 
@@ -36,6 +37,7 @@ Communicator::Communicator(const Library& library, const UniqueId& id, const Mem
       signals_(std::make_shared<cuda::Signals>(context_)) {
     const Api& api = library_.api();
     const cuda::Current current(*context_);
+    const cuda::RelaxedCapture relaxed;  // another thread may be capturing a graph
     Config config;
     config.blocking = 0;
     config.split_share = 0;  // so that the first communicator can be freed without the second
@@ -158,6 +160,7 @@ void Communicator::free_by(Result (*function)(Handle), Handle handle) noexcept {
     const auto job = [freeing, function, handle, context = context_, abort = library_.api().abort] {
         try {
             const cuda::Current current(*context);
+            const cuda::RelaxedCapture relaxed;
             function(handle);
         } catch (const Error&) {
             abort(handle);  // the context is lost: free what can be freed

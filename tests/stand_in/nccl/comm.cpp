@@ -118,6 +118,9 @@ int run_call(Comm* comm, void* stream, const std::function<int(void* stream)>& b
     if (comm->revoked) return fail(5, "communicator was revoked");
     void* const resolved = stand_in_resolve(stream);
     if (resolved == nullptr) return fail(1, "the stream does not exist");
+    if (!comm->connected && stand_in_unsafe_in_capture() != 0) {
+        return fail(1, "operation not permitted when stream is capturing");
+    }
     const auto whole = [comm, resolved, body] {
         if (!comm->connected) {
             if (!comm->barrier()) return 3;

@@ -6,7 +6,8 @@
 // Invariant: as in NCCL, a dead or missing rank is noticed by nobody: calls and streams wait until they are
 // aborted. Aborted work that has not begun is skipped when its stream comes to it. A call on a communicator
 // that is not ready gives error 4, the first call on a communicator waits for all ranks, two ranks on one
-// device are refused, and a communicator made while a stream is captured ends the capture. An abort and a
+// device are refused, and a communicator that is made, or called first, while a stream is captured ends the
+// capture, unless the thread is in relaxed mode. An abort and a
 // destruction return only when no graph holds a call of the communicator any more.
 //
 // STAND_IN_VERSION is the version that it claims to be; STAND_IN_OLD leaves out what only later versions
@@ -32,7 +33,7 @@ void* stand_in_resolve(void* stream);
 int stand_in_is_device(std::uint64_t address, std::size_t bytes);
 int stand_in_device();
 int stand_in_allocate(std::uint64_t* pointer, std::size_t bytes, int kind);
-int stand_in_end_captures();
+int stand_in_unsafe_in_capture();
 int stand_in_is_captured(void* stream);
 }
 

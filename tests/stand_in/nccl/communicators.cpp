@@ -67,7 +67,7 @@ EXPORT int ncclCommGetAsyncError(Comm* comm, int* state) {
 EXPORT int ncclCommInitRankConfig(Comm** made, int size, UniqueId id, int rank, Config* config) {
     if (config->magic != 0xcafebeef) return fail(4, "ncclConfig_t argument not initialized");
     if (size > most_ranks) return fail(4, "too many ranks for the stand-in");
-    if (stand_in_end_captures() > 0) return fail(1, "operation not permitted when stream is capturing");
+    if (stand_in_unsafe_in_capture() != 0) return fail(1, "operation not permitted when stream is capturing");
     Comm* const comm = make(rank, size, *config, id.internal);
     *made = comm;
     return start(comm, [comm, device = stand_in_device()] {
