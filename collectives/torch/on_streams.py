@@ -27,7 +27,7 @@ class Streams:
     def start(self, operations: Sequence[Operation], start: Start, device: Any, inputs: Sequence[Any]) -> OnStream:
         """Runs the operations in the group's stream for `device`; returns one torch `Work` for all of them.
 
-        `start` starts one operation. `inputs`: the operations' input tensors, whose memory the stream uses.
+        `start` starts one operation. `inputs`: the tensors that the caller has passed.
         """
         side = self._streams.get(device)
         if side is None:
@@ -37,9 +37,19 @@ class Streams:
             works = run(operations, start)
             event = side.record_event()
         tensors = [tensor for operation in operations for tensor in operation.tensors]
-        for tensor in (*inputs, *tensors):
+        for tensor in (*inputs, *used(operations)):
             tensor.record_stream(side)
         return OnStream(works, tensors, side, event, device)
+
+
+def used(operations: Sequence[Operation]) -> list[Any]:
+    """Returns the tensors whose memory the operations use: also copies, which are in no argument of torch's call."""
+    found: list[Any] = []
+    for operation in operations:
+        for value in (*operation.tensors, *operation.args, operation.out):
+            several = value if isinstance(value, list | tuple) else (value,)
+            found += [one for one in several if isinstance(one, torch.Tensor)]
+    return found
 
 
 def run(operations: Sequence[Operation], start: Start) -> list[Any]:

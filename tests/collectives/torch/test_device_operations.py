@@ -18,7 +18,7 @@ from torch.distributed import ReduceOp
 
 import collectives
 from collectives.torch.device_operations import DeviceOperations
-from collectives.torch.on_streams import run
+from collectives.torch.on_streams import run, used
 from collectives.torch.operations import Operation
 from tests.collectives.groups import ranks
 
@@ -141,3 +141,20 @@ def test_exchanges() -> None:
             of.alltoall([out] * 3, [out] * 2)
 
     on_ranks(body)
+
+
+def test_all_memory_that_a_stream_uses_is_known() -> None:
+    """Also copies and concatenations, which torch's own call does not name: the allocator has to wait for them."""
+    of = DeviceOperations(0, SIZE, "here")
+    output, parts = torch.zeros(3), [torch.ones(3), torch.ones(3)]
+    operation = of.reduce_scatter(output, parts, ReduceOp(ReduceOp.SUM))
+    assert {one.data_ptr() for one in used([operation])} == {operation.args[0].data_ptr(), output.data_ptr()}
+    turned = torch.ones(3, 2).T
+    operation = of.allreduce(turned, ReduceOp(ReduceOp.SUM))
+    assert operation.args[0].data_ptr() != turned.data_ptr()
+    assert {one.data_ptr() for one in used([operation])} == {operation.args[0].data_ptr(), turned.data_ptr()}
+    several = of.allreduce_coalesced([torch.ones(2), turned], ReduceOp(ReduceOp.SUM))
+    assert {one.data_ptr() for one in several[0].args[0]} <= {one.data_ptr() for one in used(several)}
+    whole = of.allgather([torch.zeros(3), torch.zeros(3)], torch.ones(3))
+    out: Any = whole.out
+    assert out.data_ptr() in {one.data_ptr() for one in used([whole])}
