@@ -6,7 +6,7 @@ then go through host memory. The driver is initialised, but no memory of a devic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -15,15 +15,20 @@ from collectives.native import _engine
 from collectives.native.errors import CollectiveError
 from collectives.transports import leader, nccl
 
-_CUPY: Final = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+# Packages of CuPy, and the version of CUDA that the driver has to support; 0: the package does not tell.
+_CUPY: Final = {"cupy-cuda13x": 13000, "cupy-cuda12x": 12000, "cupy": 0}
 
 
 def section(env: Mapping[str, str]) -> Section:
     facts: dict[str, Any] = {}
     problems: list[Problem] = []
     devices = _devices(facts, problems)
-    cupy = next((f"{name} {found}" for name in _CUPY if (found := _version(name))), "")
-    facts["CuPy"] = cupy or "not installed; arrays of PyTorch, Numba and JAX work without it"
+    cupy = {name: found for name in _CUPY if (found := _version(name))}
+    facts["CuPy"] = ", ".join(f"{name} {found}" for name, found in cupy.items()) or (
+        "not installed; arrays of PyTorch, Numba and JAX work without it"
+    )
+    if devices:
+        problems += cupy_problems(list(cupy), _engine.cuda_driver()[1])
     _nccl(env, devices, facts, problems)
     compiler = leader.find_compiler(env)
     facts["NVRTC"] = compiler.problem or compiler.path
@@ -36,6 +41,26 @@ def section(env: Mapping[str, str]) -> Section:
     return Section("GPUs", facts, problems)
 
 
+def cupy_problems(installed: Sequence[str], driver: int) -> list[Problem]:
+    """What is wrong with the installed packages of CuPy; `driver`: the newest CUDA that it supports, 12040 for 12.4."""
+    if len(installed) > 1:
+        text = f"{' and '.join(installed)} are installed, and overwrite each other's files"
+        return [Problem("hint", text, "uninstall all of them, and install the one for your driver")]
+    return [
+        Problem(
+            "hint",
+            f"{name} needs a driver for CUDA {_text(needs)}, and this one is for CUDA up to {_text(driver)}",
+            f'install a newer driver, or "pycollectives[cuda{driver // 1000}]"; until then CuPy\'s arrays do not work',
+        )
+        for name in installed
+        if (needs := _CUPY[name]) > driver
+    ]
+
+
+def _text(code: int) -> str:
+    return f"{code // 1000}.{code % 1000 // 10}"
+
+
 def _devices(facts: dict[str, Any], problems: list[Problem]) -> int:
     """The number of devices that this process can use."""
     reason = _engine.why_no_cuda()
@@ -45,7 +70,7 @@ def _devices(facts: dict[str, Any], problems: list[Problem]) -> int:
             problems.append(Problem("hint", reason, "until then arrays on devices go through host memory"))
         return 0
     file, code = _engine.cuda_driver()
-    facts["driver"] = f"{file}, for CUDA up to {code // 1000}.{code % 1000 // 10}"
+    facts["driver"] = f"{file}, for CUDA up to {_text(code)}"
     try:
         found = _engine.cuda_devices()
     except CollectiveError as error:

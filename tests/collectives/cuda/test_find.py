@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from collectives.commands.gpus import cupy_problems
 from tests.launched import _HOME
 from tests.stand_in.build import StandIn, build_nccl
 
@@ -121,3 +122,29 @@ def test_doctor_says_what_is_missing(stand_in: StandIn) -> None:
     assert any("supports CUDA up to 11.8" in text for text in found["problems"])
     found = gpus(COLLECTIVES_NCCL="/no/such", **library)
     assert any("/no/such" in text for text in found["problems"])
+
+
+def test_doctor_compares_cupy_with_the_driver(stand_in: StandIn, tmp_path: Path) -> None:
+    info = tmp_path / "cupy_cuda13x-14.2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cupy-cuda13x\nVersion: 14.2.0\n")
+    library = {"FIRST": str(tmp_path), "LD_LIBRARY_PATH": str(stand_in.folder)}
+    wanted = "cupy-cuda13x needs a driver for CUDA 13.0, and this one is for CUDA up to 12.4"
+    assert wanted in gpus(STAND_IN_CUDA="12040", **library)["problems"]
+    assert wanted not in gpus(**library)["problems"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "driver", "text"),
+    [
+        ([], 12040, None),
+        (["cupy-cuda12x"], 12040, None),
+        (["cupy-cuda12x"], 11080, "needs a driver for CUDA 12.0"),
+        (["cupy"], 12040, None),
+        (["cupy-cuda13x", "cupy-cuda12x"], 13000, "overwrite each other's files"),
+    ],
+)
+def test_packages_of_cupy(installed: list[str], driver: int, text: str | None) -> None:
+    problems = cupy_problems(installed, driver)
+    assert len(problems) == (text is not None)
+    assert all(text is not None and text in one.text for one in problems)
