@@ -109,3 +109,9 @@ class TransportUnavailable(CollectiveError):
 
     The message has the reason.
     """
+
+
+def of_rank(rank: int, error: TransportUnavailable) -> TransportUnavailable:
+    """Returns the same error with the rank on which it occurred, or `error` itself if it names a rank."""
+    text = str(error)
+    return error if "rank " in text else type(error)(f"rank {rank}: {text}")

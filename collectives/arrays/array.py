@@ -24,6 +24,7 @@ from collectives.arrays.dtypes import dtype_names as dtype_names
 from collectives.arrays.dtypes import dtype_of as dtype_of
 from collectives.arrays.dtypes import name_of as name_of
 from collectives.arrays.exporters.reached import Array as Array
+from collectives.arrays.located import is_device_array
 from collectives.arrays.mappings import address
 from collectives.arrays.twin import Twin
 
@@ -54,7 +55,7 @@ class Target(NamedTuple):
         if self.origin is None:
             return self.result
         if self.fresh:
-            return device.like(self.host, self.origin, "x")
+            return device.like(self.host, self.origin)
         device.fill(self.origin, self.host, "out")
         return self.origin
 
@@ -69,7 +70,7 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
     if isinstance(x, Twin):
         check_array(x.array.dtype, name, moved)
         return x.reading()
-    array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
+    array = device.to_host(x, name, moved) if is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
     flags = array.flags
     if not flags.c_contiguous or not flags.aligned:
@@ -88,7 +89,7 @@ def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
     if isinstance(out, Twin):
         check_array(out.array.dtype, name, moved)
         return _on_device(*out.writing(name, moved))
-    if device.is_device_array(out):
+    if is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
         check_array(dtype, name, moved)
         return Target(np.empty(shape, dtype), origin=out)
@@ -120,7 +121,8 @@ def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
     if isinstance(x, Twin):
         return _on_device(*x.fresh(shape))
     host = np.empty(shape, dtype)
-    if device.is_device_array(x):
+    if is_device_array(x):
+        device.check_makes(x, "x")
         return Target(host, origin=x, fresh=True)
     return Target(host, result=host)
 

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from collectives.arrays import dlpack
-from collectives.arrays.device import is_device_array
 from collectives.arrays.dtypes import Dtype, check_array
 from collectives.arrays.exporters import torch
+from collectives.arrays.located import is_device_array, library_of
 from collectives.arrays.on_device import DeviceArray
 from collectives.native import _engine
+from collectives.native.errors import TransportUnavailable
 
 _ALLOCATES: Final = ("cupy", "torch", "numba")  # libraries of which new arrays can be made
 # Libraries whose arrays never change, but do not say so when they are exported.
 _UNCHANGING: Final = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
+_IN_ORDER: Final = ("cupy", "torch")  # libraries that give memory again in the order of a stream
 LEGACY: Final = 1  # the number of the default stream in `__cuda_array_interface__` and DLPack
 
 
@@ -106,18 +109,57 @@ def current_stream(library: str, device: int) -> int:
 
 
 def _new(library: str, shape: tuple[int, ...], dtype: Any, device: int, stream: int) -> CudaArray:
+    try:
+        return _allocated(library, shape, dtype, device)
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise TransportUnavailable(
+            f"device {device} has no memory left for a result of shape {shape}: give out=, free arrays, or empty the "
+            f"memory pool of {library} ({error})"
+        ) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a library has raised this error since a device's memory is full: each library has its own class."""
+    return type(error).__name__ == "OutOfMemoryError" or "CUDA_ERROR_OUT_OF_MEMORY" in str(error)
+
+
+def _allocated(library: str, shape: tuple[int, ...], dtype: Any, device: int) -> CudaArray:
     if library == "torch":
         module = sys.modules["torch"]
-        made = module.empty(shape, dtype=dtype, device=module.device("cuda", device))
-        found = reading(made, "out", moved=True)
-        if stream != found.stream:
-            made.record_stream(module.cuda.ExternalStream(stream, device=made.device))
-        return found
+        return reading(module.empty(shape, dtype=dtype, device=module.device("cuda", device)), "out", moved=True)
     if library == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(device):
             return reading(cupy.empty(shape, dtype), "out", moved=True)
     return reading(sys.modules["numba.cuda"].device_array(shape, dtype), "out", moved=True)
+
+
+def ordered_apart(arrays: Iterable[CudaArray | None], stream: int) -> tuple[CudaArray, ...]:
+    """Returns those of the arrays whose memory its library may give to others before `stream` has used it.
+
+    A library that gives memory again in the order of its own stream needs nothing if this is `stream`.
+    """
+    found: dict[int, CudaArray] = {}
+    for array in arrays:
+        if array is not None and (array.stream != stream or _library(array.origin) not in _IN_ORDER):
+            found[id(array.origin)] = array
+    return tuple(found.values())
+
+
+def hold(arrays: Sequence[CudaArray], stream: int) -> Any:
+    """Let `stream` use the memory of arrays that `ordered_apart` has returned; called after it was given the work.
+
+    Returns objects that have to live until the stream has done this work.
+    """
+    kept = []
+    for array in arrays:
+        if _library(array.origin) == "torch":  # whose allocator waits for all streams that it knows of
+            array.origin.record_stream(_torch_stream(stream, array.origin.device))
+        else:
+            kept.append((array.origin, array.keeps))
+    return kept
 
 
 def begin_write(array: CudaArray) -> None:
@@ -150,8 +192,14 @@ def handle_of(stream: Any) -> int:
     return stream or LEGACY
 
 
+def _torch_stream(stream: int, device: Any) -> Any:
+    cuda = sys.modules["torch"].cuda
+    return cuda.default_stream(device) if stream == LEGACY else cuda.ExternalStream(stream, device=device)
+
+
 def _library(x: object) -> str:
-    return type(x).__module__.partition(".")[0]
+    """The name of the library that `x` is of; for a type that derives from one of its types, of this library."""
+    return library_of(type(x))
 
 
 def _described(x: Any, name: str, moved: bool, written: bool) -> CudaArray:

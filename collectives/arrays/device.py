@@ -1,6 +1,7 @@
 """Copies arrays between a GPU's memory and host memory, by functions of the array's library (CuPy, Numba, PyTorch).
 
-Arrays of others are copied by methods like those of Numba's arrays, `copy_to_host` and `copy_to_device`.
+Arrays of others are copied by methods like those of Numba's arrays, `copy_to_host` and `copy_to_device`, or, if they
+have none, such as those of JAX, by the CUDA driver.
 
 Invariant: nothing here imports a GPU library; as the array exists, its library is loaded already. Copies are complete
 when a function returns.
@@ -14,17 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collectives.arrays import cuda
 from collectives.arrays.exporters import torch
-
-
-def is_device_array(x: object) -> bool:
-    """Whether `x` is in CUDA memory (CuPy, Numba, torch on a GPU)."""
-    if type(x) is np.ndarray:
-        return False
-    try:
-        return hasattr(x, "__cuda_array_interface__")
-    except RuntimeError:  # torch, for a tensor on a GPU that requires a gradient; JAX, for a deleted array
-        return bool(getattr(x, "is_cuda", False))
+from collectives.arrays.located import library_of
+from collectives.arrays.on_device import DeviceArray
+from collectives.native import _engine
 
 
 def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -33,7 +28,10 @@ def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], n
     `name`: the name of `x` in errors. `moved`: the collective only moves elements, so dtypes that cannot be reduced are
     accepted too.
     """
-    if _library(x, name) == "torch":
+    if _is_foreign(x):
+        array = cuda.writing(x, name, moved=moved)
+        return array.shape, array.dtype
+    if library_of(type(x)) == "torch":
         torch.check_gradient(x, name)
         if not x.is_contiguous():
             raise ValueError(f"{name} is not contiguous: results are written to C-contiguous arrays only")
@@ -52,7 +50,12 @@ def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], n
 
 def to_host(x: Any, name: str, moved: bool = False) -> npt.NDArray[Any]:
     """A copy of `x` in host memory."""
-    match _library(x, name):
+    if _is_foreign(x):
+        array = cuda.reading(x, name, moved=moved)
+        host = np.empty(array.shape, array.dtype)
+        _copy(array, host, to_host=True)
+        return host
+    match library_of(type(x)):
         case "cupy":
             return np.asarray(x.get())
         case "torch":
@@ -62,26 +65,35 @@ def to_host(x: Any, name: str, moved: bool = False) -> npt.NDArray[Any]:
             return np.asarray(x.copy_to_host())
 
 
-def like(host: npt.NDArray[Any], x: Any, name: str) -> Any:
-    """Returns a new array with the elements of `host`, on the device of `x` and of the same library (such as CuPy).
+def check_makes(x: Any, name: str) -> None:
+    """Raises TypeError if no new array can be made of the library of `x`, such as JAX."""
+    library = library_of(type(x))
+    if library not in ("cupy", "torch", "numba") and not isinstance(x, DeviceArray):
+        raise TypeError(f"{name} is a device array of {library!r}, of which no new ones can be made here: give out=")
 
-    `name`: the name of `x` in errors.
-    """
-    match _library(x, name):
+
+def like(host: npt.NDArray[Any], x: Any) -> Any:
+    """Returns a new array with the elements of `host`, on the device of `x` and of the same library (such as CuPy)."""
+    if isinstance(x, DeviceArray):
+        made = DeviceArray(host.shape, host.dtype, x.device)
+        _copy(cuda.writing(made, moved=True), host, to_host=False)
+        return made
+    match library_of(type(x)):
         case "cupy":
             with x.device:
                 return sys.modules["cupy"].asarray(host)
         case "torch":
             return torch.tensor_of(host).to(x.device)
-        case "numba":
+        case _:
             return sys.modules["numba.cuda"].to_device(host)
-        case other:
-            raise TypeError(f"{name} is a device array of {other!r}, of which no new ones can be made here: give out=")
 
 
 def fill(x: Any, host: npt.NDArray[Any], name: str) -> None:
     """Overwrite `x` with `host`, of the same shape and dtype."""
-    match _library(x, name):
+    if _is_foreign(x):
+        _copy(cuda.writing(x, name, moved=True), host, to_host=False)
+        return
+    match library_of(type(x)):
         case "cupy":
             with x.device:
                 x.set(host)
@@ -91,8 +103,11 @@ def fill(x: Any, host: npt.NDArray[Any], name: str) -> None:
             x.copy_to_device(host)
 
 
-def _library(x: object, name: str) -> str:
-    library = type(x).__module__.partition(".")[0]
-    if library not in ("cupy", "torch", "numba") and not hasattr(type(x), "copy_to_host"):
-        raise TypeError(f"{name} is a device array of {library!r}: give numpy.asarray({name}), its copy in host memory")
-    return library
+def _is_foreign(x: object) -> bool:
+    """Whether `x` has no copies of its own that are used here."""
+    return library_of(type(x)) not in ("cupy", "torch", "numba") and not hasattr(type(x), "copy_to_host")
+
+
+def _copy(array: cuda.CudaArray, host: npt.NDArray[Any], *, to_host: bool) -> None:
+    memory = host.reshape(-1).view(np.uint8)
+    _engine.copy_cuda(memory, array.address, array.nbytes, array.device, array.stream, to_host)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from collectives.arrays.device import is_device_array
+from collectives.arrays.located import is_device_array
 
 
 class Memory(NamedTuple):

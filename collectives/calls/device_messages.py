@@ -66,7 +66,7 @@ def message(
         planned += pieces.recv(into, source)
     written = [] if into is None else [into]
     result = None if into is None else into.origin
-    call = streams.call(planned, operations, handle, one.stream, written, result, (x, out), deadline)
+    call = streams.call(planned, operations, handle, one.stream, written, result, (given, into), deadline)
     call = call._replace(is_message=True, read=() if given is None else (given,))
     if into is None:
         return call

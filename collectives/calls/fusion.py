@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from collectives.arrays.array import Array, Dtype, Target, check_number, in_place, output, reading, updating
-from collectives.arrays.device import is_device_array
+from collectives.arrays.located import is_device_array
 from collectives.arrays.mappings import address
 from collectives.arrays.recycle import Recycler
 from collectives.calls.call import Call

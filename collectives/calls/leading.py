@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple, Protocol
 from collectives.arrays import cuda
 from collectives.arrays.array import check_rank
 from collectives.arrays.cuda import CudaArray
-from collectives.arrays.dtypes import name_of, reduced_name
+from collectives.arrays.dtypes import Dtype, name_of, reduced_name
 from collectives.calls.external import ARGUMENTS
 from collectives.calls.issued import Issued
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.nccl import ENGINE as NCCL
 from collectives.calls.streamed import StreamCalls, check_not_first
-from collectives.calls.targets import ROWS, another_device, reduced, target
+from collectives.calls.targets import ROWS, another_device, only_on_devices, reduced, target
 from collectives.calls.work import Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import CollectiveError, TransportUnavailable
@@ -30,7 +30,7 @@ from collectives.schedule.select import Choice, select
 ENGINE: Final = "leader"
 
 # The calls that can be led. Scatter is not among them: only its root knows the shape.
-_CALLS: Final = ARGUMENTS.keys() - {"scan", "exscan"}
+CALLS: Final = ARGUMENTS.keys() - {"scan", "exscan"}
 _SCATTERS: Final = ("scatter", "scatterv")
 
 
@@ -132,16 +132,16 @@ class LeaderCalls:
         and cannot run this one.
         """
         if self.alone and name in _SCATTERS:  # only the root has an array, and the others would wait for it
-            self._check_elsewhere(f"it does not run {name}", stream)
+            self.check_elsewhere(f"it does not run {name}", stream)
         if not cuda.on_cuda(x):
             self._refuse_host(name, out, stream)
             return None
-        if name not in _CALLS:
-            self._check_elsewhere(f"it does not run {name}", stream)
+        if name not in CALLS:
+            self.check_elsewhere(f"it does not run {name}", stream)
             return None
         op, root = (args[place] if place >= 0 else None for place in ARGUMENTS[name])
         if op is not None and not isinstance(op, str):
-            self._check_elsewhere("op is a function", stream)
+            self.check_elsewhere("op is a function", stream)
             return None
         at = -1 if root is None or root == -1 else check_rank(root, self._calls.size, "root")
         writes_x = name == "broadcast" and at != self._calls.rank
@@ -150,12 +150,12 @@ class LeaderCalls:
         algorithm = args[-1]
         is_named = isinstance(algorithm, str) and algorithm == ENGINE
         if not is_named and algorithm != "auto":
-            self._check_elsewhere(f"algorithm={algorithm!r} was asked for", stream)
+            self.check_elsewhere(f"algorithm={algorithm!r} was asked for", stream)
             return None
         against = self._without or self._against(name, dtype, op or "")
         if against or (self._calls.prepare.table.in_order and not is_named):
             against = against or "deterministic=True fixes the order of operands, which only calls in host memory keep"
-            self._check_elsewhere(against, stream, is_named)
+            self.check_elsewhere(against, stream, is_named)
             return None
         if out is not None and not cuda.on_cuda(out):
             raise ValueError("x is on a CUDA device and out is in host memory: give out on the same device")
@@ -169,23 +169,20 @@ class LeaderCalls:
         else:
             choice, against = self.choose(name, array.nbytes, dtype, op or "")
             if choice is None or choice.algorithm != ENGINE:
-                self._check_elsewhere(against, stream)
+                self.check_elsewhere(against, stream)
                 return None
         if self._member is None:
             check_not_first(self._calls)
         made = target(name, array, out, at, handle, self._calls.rank, self._calls.size)
         against = against or self._formed(array.device, deadline)
         if against:
-            self._check_elsewhere(against, stream, is_named)
+            self.check_elsewhere(against, stream, is_named)
             return None
         return self._call(name, array, made, op or "", at, handle, deadline)
 
     def _refuse_host(self, name: str, out: Any, stream: Any) -> None:
-        if self.alone and name in _CALLS:
-            raise TypeError(
-                f'x is in host memory, but this communicator was made with transport="{ENGINE}": give an array on a '
-                'CUDA device, or make the communicator with transport="auto"'
-            )
+        if self.alone and name != "barrier":
+            raise only_on_devices(ENGINE)
         if self._nccl is not None:  # which refuses the rest
             return
         if stream is not None:
@@ -193,7 +190,7 @@ class LeaderCalls:
         if out is not None and cuda.on_cuda(out) and not self._without:
             raise ValueError("out is on a CUDA device and x is in host memory: give x on the same device")
 
-    def _check_elsewhere(self, reason: str, stream: Any, is_named: bool = False) -> None:
+    def check_elsewhere(self, reason: str, stream: Any, is_named: bool = False) -> None:
         """Raise if no other engine may run the call, which this one does not run for `reason`.
 
         `is_named`: the call names this engine as its algorithm.
@@ -227,7 +224,7 @@ class LeaderCalls:
 
     def _against(self, name: str, dtype: str, op: str) -> str:
         """Why such a call is not led, "" if it is. TypeError or ValueError if no engine runs it."""
-        if name not in _CALLS:
+        if name not in CALLS:
             return f"it does not run {name}"
         code = _engine.OPS.get(op) if op else None
         if op and code is None:
@@ -260,7 +257,7 @@ class LeaderCalls:
             stream,
             x.stream if x.stream != stream else None,
         )
-        return LeaderCall(self, native, x, out, stream, deadline)
+        return LeaderCall(self, native, x, out, stream, deadline, cuda.ordered_apart((x, out), stream))
 
     def connect(self, device: int, deadline: Deadline) -> bool:
         """Forms the leader engine, if calls need it, as the first call would do; waits for the other ranks.
@@ -272,19 +269,30 @@ class LeaderCalls:
         leads = not self._without and (self._shared or self._nccl is None)
         return leads and not self._formed(device, deadline)
 
+    def compile(self, dtype: Dtype, op: str) -> None:
+        """On the leader, compile the kernels that move elements, and those that reduce `dtype` by `op`."""
+        code = _engine.DTYPES.get(name_of(dtype))
+        if self._member is not None and code is not None:
+            self._member.compile(code, _engine.OPS[op])
+
     def issue(self, call: LeaderCall, seconds: float) -> _engine.StreamTicket:
         """Issue a prepared call, which takes at most `seconds`."""
         assert self._member is not None
         if call.out is not None:
             cuda.begin_write(call.out)
         ticket = self._member.issue(call.native, seconds)
-        self._issued.add(call.stream, ticket)
+        self._issued.add(call.stream, ticket, cuda.hold(call.apart, call.stream) if call.apart else None)
         return ticket
 
     def synchronize(self, stream: Any, deadline: Deadline | None) -> None:
-        """Wait on the host for all issued calls, or only for calls in `stream`; raises their first error."""
+        """Wait on the host for all issued calls; raises their first error.
+
+        If `stream` is given: only for calls in this stream, and for replays of CUDA graphs in it.
+        """
         wanted = None if stream is None else cuda.handle_of(stream)
         self._issued.wait(wanted, deadline)
+        if wanted is not None and self._member is not None:
+            self._member.mark(wanted).wait((deadline or Deadline(self._calls.timeout)).left)
 
     def close(self) -> None:
         """Forget all issued operations. Called after the communicator was closed, which ended the operations."""
@@ -297,7 +305,10 @@ class LeaderCalls:
 
 
 class LeaderCall(NamedTuple):
-    """A call on CUDA memory with checked arguments, which can be issued several times. Implements `Ready`."""
+    """A call on CUDA memory with checked arguments, which can be issued several times. Implements `Ready`.
+
+    `apart`: the arrays that have to be held until the stream has passed the call, see `cuda.ordered_apart`.
+    """
 
     calls: LeaderCalls
     native: _engine.LeaderCall
@@ -305,6 +316,7 @@ class LeaderCall(NamedTuple):
     out: CudaArray | None
     stream: int
     deadline: Deadline
+    apart: tuple[CudaArray, ...] = ()
 
     @property
     def result(self) -> Any:

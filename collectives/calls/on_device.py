@@ -29,7 +29,7 @@ from collectives.calls.pieces import Piece
 from collectives.calls.prepare import Shape
 from collectives.calls.scheduled import even_shape
 from collectives.calls.streamed import StreamCall, StreamCalls, is_own
-from collectives.calls.targets import output, reduced, target
+from collectives.calls.targets import only_on_devices, output, reduced, target
 from collectives.native import _engine
 
 _SCATTERS: Final = ("scatter", "scatterv")
@@ -315,7 +315,8 @@ class DeviceCalls:
         planned = pieces.scatterv(inp, made, header.rows, root)
         operation = streams.agreement("scatter", header.dtype, "", root, 0, f"rows {header.rows} {header.trailing}")
         producer = inp.stream if is_root else handle
-        return streams.call(planned, [operation], handle, producer, [made], made.origin, (inp, x), deadline)
+        keeps = (inp if is_root else None, made)
+        return streams.call(planned, [operation], handle, producer, [made], made.origin, keeps, deadline)
 
     # --- common parts
 
@@ -353,11 +354,8 @@ class DeviceCalls:
     def _refuse_host(self, name: str, out: Any, stream: Any) -> None:
         if stream is not None:
             raise ValueError("stream is given, but x is not on a CUDA device")
-        if self._streams.alone and (name in COLLECTIVES or name in self._uneven or name in _MESSAGES):
-            raise TypeError(
-                f'x is in host memory, but this communicator was made with transport="{ENGINE}": give an array on a '
-                'CUDA device, or make the communicator with transport="auto"'
-            )
+        if self._streams.alone and name != "barrier":
+            raise only_on_devices(ENGINE)
         if not self._streams.without and out is not None and cuda.on_cuda(out):
             raise ValueError("out is on a CUDA device and x is in host memory: give x on the same device")
 

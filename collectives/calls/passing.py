@@ -36,7 +36,7 @@ class PassingCalls:
 
     def __init__(self, calls: Calls, memory: Memory) -> None:
         self._calls: Final = calls
-        self._memory: Final = PinnedMemory(memory)
+        self._memory: Final = PinnedMemory(memory, calls.rank)
 
     def prepare(self, build: Callable[..., Ready], x: Any, out: Any, args: Sequence[Any]) -> Ready | None:
         """Returns what `build(x, out, *args)` prepares, with copies while it runs; None for a call without such copies.
@@ -64,9 +64,9 @@ class PassingCalls:
         assert isinstance(call, Call | Exchange)
         return call.with_transfer(passing.transfer(early=isinstance(call, Exchange) or call.finish is None))
 
-    def forget(self) -> None:
-        """Free the memory that no call uses."""
-        self._memory.forget()
+    def close(self) -> None:
+        """Release the memory that no call uses."""
+        self._memory.close()
 
 
 class _Array(NamedTuple):

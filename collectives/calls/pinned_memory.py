@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from collectives.arrays.array import Array, Dtype
 from collectives.native import _engine
+from collectives.native.errors import CollectiveError
 
 Memory = Callable[[int, Dtype], Array]  # (count, dtype): host memory, if possible such as other ranks can read directly
 
@@ -28,18 +29,23 @@ class Block(NamedTuple):
     device: int
 
 
-def pinned(memory: Memory, nbytes: int, device: int) -> Block:
-    """A new block. TransportUnavailable if its memory cannot be pinned."""
+def pinned(memory: Memory, nbytes: int, device: int, rank: int) -> Block:
+    """A new block, of this rank. TransportUnavailable if its memory cannot be pinned."""
     host = memory(nbytes, np.dtype(np.uint8))
-    return Block(host, _engine.CudaStaging(host, host.size, device), device)
+    try:
+        return Block(host, _engine.CudaStaging(host, host.size, device), device)
+    except CollectiveError as error:
+        raise type(error)(f"rank {rank}: {error}") from error
 
 
 class PinnedMemory:
     """The free blocks of one communicator."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, rank: int) -> None:
         self._memory: Final = memory
+        self._rank: Final = rank
         self._free: list[Block] = []
+        self._most_kept = _MOST_KEPT
 
     def take(self, nbytes: int, device: int) -> Block:
         """Returns a block of at least `nbytes` bytes. `give` takes it back."""
@@ -48,14 +54,17 @@ class PinnedMemory:
             fits = of == device and nbytes <= host.size <= 2 * nbytes + _ROUNDED
             if fits and native.is_free and (best < 0 or host.size < self._free[best].memory.size):
                 best = i
-        return self._free.pop(best) if best >= 0 else pinned(self._memory, -(-nbytes // _ROUNDED) * _ROUNDED, device)
+        if best >= 0:
+            return self._free.pop(best)
+        return pinned(self._memory, -(-nbytes // _ROUNDED) * _ROUNDED, device, self._rank)
 
     def give(self, blocks: Iterable[Block]) -> None:
         """Takes back blocks, whose last copies may be under way; keeps the last ones."""
         self._free.extend(blocks)
-        while sum(block.memory.size for block in self._free) > _MOST_KEPT:
+        while sum(block.memory.size for block in self._free) > self._most_kept:
             del self._free[0]
 
-    def forget(self) -> None:
-        """Free all blocks."""
+    def close(self) -> None:
+        """Free all blocks, and from now on those that come back."""
+        self._most_kept = 0
         self._free.clear()

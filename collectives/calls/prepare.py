@@ -133,6 +133,11 @@ class Preparer:
             at_a_time,
         )
 
+    def check_op_name(self, op: str) -> None:
+        """Raises ValueError if there is no such `op`."""
+        if op not in _engine.OPS:
+            raise ValueError(f"unknown op {op!r}{hint(op, _engine.OPS)}; there are {', '.join(_engine.OPS)}")
+
     def check_op(self, dtype: Dtype, op: str) -> None:
         """Raises ValueError if there is no such `op`, TypeError if it does not fit `dtype`."""
         _codes(dtype, op)

@@ -21,8 +21,11 @@ from collectives.calls.external import Engines, ExternalCall, Side
 from collectives.calls.fusion import Fusion
 from collectives.calls.gate import Gate
 from collectives.calls.hierarchical import HierarchicalCalls
+from collectives.calls.leading import CALLS as LED
+from collectives.calls.leading import ENGINE as LEADER
 from collectives.calls.leading import LeaderCall, LeaderCalls
 from collectives.calls.moves import Calls, Deadline
+from collectives.calls.nccl import ENGINE as NCCL
 from collectives.calls.nccl import KINDS
 from collectives.calls.on_device import DeviceCalls
 from collectives.calls.passing import PassingCalls
@@ -32,6 +35,7 @@ from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
 from collectives.calls.staged import STAGED, StagedCalls
 from collectives.calls.streamed import StreamCall, StreamCalls
+from collectives.calls.targets import only_on_devices
 from collectives.calls.together import Together
 from collectives.calls.two_levels import Between
 from collectives.calls.wired import WiredCall, WiredCalls
@@ -39,7 +43,7 @@ from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.engines import Engine
 from collectives.native import _engine
 from collectives.native._engine import Group, Repeater
-from collectives.native.errors import OpTimeout, TransportUnavailable
+from collectives.native.errors import OpTimeout, TransportUnavailable, of_rank
 from collectives.native.spelling import hint
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
@@ -112,8 +116,14 @@ class Runner:
         streams.hierarchy = hierarchical
         self._on_device = DeviceCalls(streams, self.calls, hierarchical)
 
-    def prepare_devices(self, kinds: Sequence[str], device: int | None, timeout: float | None) -> None:
-        """Make the engine by which one rank runs all calls, or NCCL's communicator, connected for functions `kinds`."""
+    def prepare_devices(
+        self, kinds: Sequence[str], device: int | None, dtype: Dtype, op: str, timeout: float | None
+    ) -> None:
+        """Make the engine by which one rank runs all calls, or NCCL's communicator, connected for functions `kinds`.
+
+        `dtype`, `op`: of the reductions whose kernels are compiled.
+        """
+        self.calls.prepare.check_op_name(op)
         for kind in kinds:
             if kind not in KINDS:
                 raise ValueError(f"NCCL has no {kind!r}{hint(kind, KINDS)}; there are {', '.join(KINDS)}")
@@ -125,6 +135,10 @@ class Runner:
                 raise ValueError("this thread uses no CUDA device: give device=, or choose one by cupy or torch before")
             deadline = self.calls.limit(timeout)
             if self.leading is not None and self.leading.connect(number, deadline):
+                self.leading.compile(dtype, op)
+                others = [kind for kind in kinds if kind not in LED]
+                if others and self.streams is not None:
+                    self.streams.connect(others, number, deadline, needed=False)
                 return
             if self.streams is None:
                 raise TransportUnavailable("this communicator uses no NCCL, and no rank leads: see explain")
@@ -143,6 +157,12 @@ class Runner:
 
         `build` prepares it for the C++ engine.
         """
+        try:
+            return self._prepared(build, x, out, timeout, *args, stream=stream)
+        except TransportUnavailable as error:
+            raise of_rank(self.calls.rank, error) from error.__cause__
+
+    def _prepared(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any) -> Ready:
         external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
         if external is not None:
             return external
@@ -176,10 +196,10 @@ class Runner:
         return is_known and on_cuda(x) and (out is None or on_cuda(out)) and not self._in_block()
 
     def forget_staging(self) -> None:
-        """Release the host memory through which large device arrays are copied, once no call uses it."""
+        """Release the host memory through which large device arrays are copied. Called after the last call."""
         for made in (self._made_staged, self._made_passing):
             if made is not None:
-                made.forget()
+                made.close()
 
     def between_hosts(self) -> Between:
         """Returns this communicator, which has a rank of each host, for calls of another one in two levels."""
@@ -382,13 +402,21 @@ class Runner:
         if not any(found):
             if stream is not None:
                 raise ValueError("stream is given, but the arrays are not on a CUDA device")
+            for transport, calls in ((LEADER, self.leading), (NCCL, self._on_device)):
+                if calls is not None and calls.alone:
+                    raise only_on_devices(transport, "the arrays are")
             return None
         if not all(found):
             raise ValueError(f"array {found.index(False)} of the list is in host memory, and others on a CUDA device")
+        if self.leading is not None:
+            self.leading.check_elsewhere("it does not run allreduce_many", stream)
         if self._on_device is None:
             return None
         op, _, algorithm = args
-        return self._on_device.many(arrays, out, timeout, op, algorithm, stream)
+        try:
+            return self._on_device.many(arrays, out, timeout, op, algorithm, stream)
+        except TransportUnavailable as error:
+            raise of_rank(self.calls.rank, error) from error.__cause__
 
     def run_many(self, stream: Any, *args: Any) -> list[Any]:
         """Runs an allreduce of a list of arrays on this thread; `args` are the arguments of `Fusion.prepare`."""

@@ -2,14 +2,16 @@
 
 Invariant: a slice is copied to the host, runs there as a collective, and is copied back; these three overlap for
 different slices. All ranks divide a call into the same slices, since this is done only in groups whose ranks all have
-their arrays on devices. A blocking call uses host memory for at most `_SLOTS` slices, however large its arrays are.
+their arrays on devices. A blocking call uses host memory for at most `_SLOTS` slices, however large its arrays are. If
+a call fails after its first slice has begun, the communicator is broken, so no slice meets one of another call.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +35,7 @@ from collectives.native import _engine
 from collectives.native.errors import OpTimeout
 
 _SLOTS: Final = 16
+_MOST_FREE: Final = 4  # pieces of pinned memory that are kept for further calls: to pin 64 MiB takes milliseconds
 
 # The collectives that run in slices. In scatter and scatterv only the root has an array, and in alltoallv no rank knows
 # the sizes of all.
@@ -46,7 +49,8 @@ class StagedCalls:
     def __init__(self, calls: Calls, memory: Memory) -> None:
         self._calls: Final = calls
         self._memory: Final = memory
-        self._staging: Block | None = None
+        self._free: Final[list[Block]] = []
+        self._most_free = _MOST_FREE
 
     def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> StagedCall | None:
         """Returns a call in slices, ready to be run; None if the arrays are too small for slices.
@@ -164,20 +168,28 @@ class StagedCalls:
         return self._calls.prepare.collective(one.shape(index), algorithm).operation
 
     def staging(self, nbytes: int, device: int, deadline: Deadline) -> Block:
-        """Returns memory of at least `nbytes` bytes; waits until no copy uses it."""
-        found = self._staging
-        if found is None or found.memory.size < nbytes or found.device != device:
-            self._staging = found = None  # before more memory is allocated
-            self._staging = found = pinned(self._memory, nbytes, device)
-        while not found.native.is_free:
+        """Returns memory of at least `nbytes` bytes, for the caller alone; waits until no copy uses it."""
+        while True:
+            fitting = [i for i, one in enumerate(self._free) if one.memory.size >= nbytes and one.device == device]
+            if not fitting:
+                self._free.clear()  # before more memory is allocated
+                return pinned(self._memory, nbytes, device, self._calls.rank)
+            ready = next((i for i in fitting if self._free[i].native.is_free), None)
+            if ready is not None:
+                return self._free.pop(ready)
             if not deadline.left:
                 raise OpTimeout(f"rank {self._calls.rank}: the copies of the call before are not over")
             time.sleep(0.0001)
-        return found
 
-    def forget(self) -> None:
-        """Use new memory in the next call, after a call has failed whose operations may still use the old memory."""
-        self._staging = None
+    def give_back(self, staging: Block) -> None:
+        """Use the memory in further calls, once no copy uses it any more. On any thread."""
+        if len(self._free) < self._most_free:
+            self._free.append(staging)
+
+    def close(self) -> None:
+        """Release the memory that no call uses."""
+        self._most_free = 0
+        self._free.clear()
 
 
 class StagedCall(NamedTuple):
@@ -201,13 +213,9 @@ class StagedCall(NamedTuple):
         return self.deadline.left
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
-        slots = min(self.sliced.slices, _SLOTS)
-        try:
-            run = self._begun(group, slots, Deadline(seconds))
+        run = self._begun(group, min(self.sliced.slices, _SLOTS), Deadline(seconds))
+        with run.or_broken():
             run.all()
-        except BaseException:
-            self.calls.forget()
-            raise
         return self._ended(run)
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
@@ -216,11 +224,9 @@ class StagedCall(NamedTuple):
         The copies back to the device begin when the caller waits for the returned `Work`. Host memory has room for all
         slices.
         """
-        try:
-            run = self._begun(group, self.sliced.slices, Deadline(seconds))
-        finally:
-            self.calls.forget()  # other calls may be started before this one is complete
-        run.start_all()
+        run = self._begun(group, self.sliced.slices, Deadline(seconds))
+        with run.or_broken():
+            run.start_all()
 
         def deliver() -> Any:
             run.finish_all()
@@ -239,6 +245,7 @@ class StagedCall(NamedTuple):
     def _ended(self, run: _Run) -> Any:
         for stream in self._streams:
             run.staging.native.end(stream)
+        self.calls.give_back(run.staging)
         return self.result
 
     @property
@@ -265,6 +272,23 @@ class _Run:
     @property
     def tickets(self) -> list[Ticket]:
         return list(self._under_way)
+
+    @contextmanager
+    def or_broken(self) -> Iterator[None]:
+        """Breaks the communicator on all ranks if the block raises an error, and a slice has begun before."""
+        try:
+            yield
+        except BaseException as error:
+            if self._next_started and self._next_finished < self._call.sliced.slices:
+                kind = "OpTimeout" if isinstance(error, OpTimeout) else "Aborted"
+                self._group.abandon(kind, self._abandoned(error))
+            raise
+
+    def _abandoned(self, error: BaseException) -> str:
+        name, slices = self._call.sliced.name, self._call.sliced.slices
+        text = str(error) or type(error).__name__
+        rank = self._call.sliced.rank
+        return f"{name} ended on rank {rank} after {self._next_started} of {slices} slices had begun: {text}"
 
     def all(self) -> None:
         while self._next_started < self._call.sliced.slices:
@@ -294,7 +318,7 @@ class _Run:
     def _start(self) -> None:
         one, index = self._call.sliced, self._next_started
         if not self._fetched.popleft().wait(self._deadline.left):
-            raise OpTimeout("a copy from the device was not complete in time: the stream is held up")
+            raise OpTimeout(f"rank {one.rank}: a copy from the device was not complete in time: the stream is held up")
         operation = self._call.calls.operation(one, index, self._call.algorithm)
         writes = one.out.counts or one.name == "broadcast"
         out = self._view(one.out if one.out.counts else one.inp, index, one.output_offset) if writes else None

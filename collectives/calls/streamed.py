@@ -8,7 +8,7 @@ choose the same. Nothing here waits for a device, except `synchronize` and `conn
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from collectives.algorithms import registry
@@ -220,12 +220,14 @@ class StreamCalls:
             raise another_device(device, self._device, self._calls.rank)
         return self._without
 
-    def connect(self, kinds: Sequence[str], device: int, deadline: Deadline) -> None:
+    def connect(self, kinds: Sequence[str], device: int, deadline: Deadline, *, needed: bool = True) -> None:
         """Make NCCL's communicator, and the connections that NCCL's functions `kinds` need; wait for both.
 
-        TransportUnavailable if the communicator cannot be made.
+        If the communicator cannot be made: TransportUnavailable if it is `needed`, else nothing is done.
         """
         against = self.formed(device, cuda.LEGACY, deadline)
+        if against and not needed:
+            return
         if against or self._member is None:
             raise TransportUnavailable(f"rank {self._calls.rank} has nothing to prepare for NCCL: {against}")
         code = zlib.crc32(f"{ENGINE} prepare {kinds}".encode())
@@ -242,13 +244,14 @@ class StreamCalls:
         producer: int,
         written: Sequence[CudaArray],
         result: Any,
-        keeps: Any,
+        keeps: Iterable[CudaArray | None],
         deadline: Deadline,
     ) -> StreamCall:
         """Returns a call that runs `pieces`, NCCL's calls, in stream `handle` after the work in stream `producer`."""
         assert self._member is not None
         native = self._member.prepare(operations, pieces, handle, producer if producer != handle else None)
-        return StreamCall(self, native, handle, tuple(written), result, keeps, deadline)
+        apart = cuda.ordered_apart((*keeps, *written), handle)
+        return StreamCall(self, native, handle, tuple(written), result, keeps, deadline, apart)
 
     def scheduled(
         self,
@@ -270,7 +273,9 @@ class StreamCalls:
         producer = x.stream if x is not None and x.stream != handle else None
         native = self._member.schedule(one.rounds, inp, out, self._compiler, handle, producer)
         written = () if made is None else (made,)
-        return StreamCall(self, native, handle, written, None if made is None else made.origin, (x, made), deadline)
+        result = None if made is None else made.origin
+        apart = cuda.ordered_apart((x, made), handle)
+        return StreamCall(self, native, handle, written, result, (x, made), deadline, apart)
 
     def agreement(
         self, name: str, dtype: Dtype, op: str, root: int, count: int, purpose: str = ""
@@ -297,7 +302,8 @@ class StreamCalls:
             for array in call.written:
                 cuda.begin_write(array)
         ticket = self._member.issue(native, seconds)
-        self._issued.add(calls[0].stream, ticket)
+        held = [cuda.hold(call.apart, call.stream) for call in calls if call.apart]
+        self._issued.add(calls[0].stream, ticket, held)
         return ticket
 
     def synchronize(self, stream: Any, deadline: Deadline | None) -> None:
@@ -338,7 +344,8 @@ class StreamCall(NamedTuple):
     """A call on CUDA memory with checked arguments, which can be issued several times. Implements `Ready`.
 
     `written`: the arrays that this rank writes. `read`: for a message, the arrays that this rank reads. `keeps`:
-    objects that have to live as long as the call, beside the result.
+    arrays that have to live as long as the call, beside the result. `apart`: those of them that have to be held until
+    the stream has passed the call, see `cuda.ordered_apart`.
     """
 
     calls: StreamCalls
@@ -348,6 +355,7 @@ class StreamCall(NamedTuple):
     result: Any
     keeps: Any
     deadline: Deadline
+    apart: tuple[CudaArray, ...] = ()
     status: Status | None = None
     received: tuple[int, int] = (-1, 0)  # sender and number of elements of a message
     is_message: bool = False

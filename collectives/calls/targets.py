@@ -29,6 +29,14 @@ def another_device(device: int, used: int | None, rank: int) -> ValueError:
     )
 
 
+def only_on_devices(transport: str, what: str = "x is") -> TypeError:
+    """Returns the error for arrays in host memory on a communicator of this transport, which only runs device calls."""
+    return TypeError(
+        f'{what} in host memory, but this communicator was made with transport="{transport}": give an array on a CUDA '
+        'device, or make the communicator with transport="auto"'
+    )
+
+
 def target(name: str, x: CudaArray, out: Any, root: int, stream: int, rank: int, size: int) -> CudaArray | None:
     """Returns the array for the result of collective `name` on rank `rank` of `size`; None if that rank gets no result.
 

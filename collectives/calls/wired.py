@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from collectives.arrays.array import Array, Dtype, Target, check_rows, output, reading, separate
-from collectives.arrays.device import is_device_array
+from collectives.arrays.located import is_device_array
 from collectives.arrays.recycle import Recycler
 from collectives.arrays.wire import FLOAT32, Format, format_of
 from collectives.calls.fusion import check_bucket_bytes, check_list

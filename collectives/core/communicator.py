@@ -45,7 +45,7 @@ from collectives.core.reductions import Reductions
 from collectives.engines import Engine
 from collectives.native import _engine
 from collectives.native._engine import Group, Repeating
-from collectives.native.errors import CollectiveError
+from collectives.native.errors import CollectiveError, TransportUnavailable, of_rank
 from collectives.schedule.table import Table
 
 Seconds: TypeAlias = "float | None"
@@ -242,7 +242,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         extents = check_shape(shape)
         self._runner.gate.check()
         if where != "host":
-            return DeviceArray(extents, kind, device_of(where))
+            try:
+                return DeviceArray(extents, kind, device_of(where))
+            except TransportUnavailable as error:
+                raise of_rank(self._rank, error) from None
         return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
 
     def dump(self) -> dict[str, Any]:
@@ -330,19 +333,29 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             "device_heap": sum(_engine.cuda_heap_bytes(device) for device in devices),
         }
 
-    def prepare(self, *collectives: str, device: int | None = None, timeout: Seconds = None) -> None:
+    def prepare(
+        self,
+        *collectives: str,
+        device: int | None = None,
+        dtype: Any = "float32",
+        op: str = "sum",
+        timeout: Seconds = None,
+    ) -> None:
         """Makes NCCL's communicator and its connections, which otherwise the first calls on a CUDA device make.
 
-        If ranks share a device, `prepare` makes rank 0 ready to run the calls of all ranks instead. All ranks call
-        `prepare` before they capture a CUDA graph. Messages between devices go through host memory until NCCL's
-        communicator is made, and by NCCL from then on. `prepare` waits for the other ranks. `collectives`: the names of
-        NCCL's functions that will be used: allreduce (if no name is given), reduce, reduce_scatter, broadcast,
-        allgather, gather, scatter, alltoall, send, recv. `device`: the number of this rank's device; None for the
-        device that this thread uses now.
+        If ranks share a device, `prepare` makes rank 0 ready to run the calls of all ranks instead. It also compiles
+        the kernels that move elements, and those that reduce elements of `dtype` by `op`. Kernels for other dtypes and
+        ops are compiled in their first calls, or in further calls of `prepare`. NCCL's communicator is then made only
+        for `collectives` that rank 0 does not run, if ranks can use NCCL. All ranks call `prepare` before they capture
+        a CUDA graph. Messages between devices go through host memory until NCCL's communicator is made, and by NCCL
+        from then on. `prepare` waits for the other ranks. `collectives`: the names of NCCL's functions that will be
+        used: allreduce (if no name is given), reduce, reduce_scatter, broadcast, allgather, gather, scatter, alltoall,
+        send, recv. `device`: the number of this rank's device; None for the device that this thread uses now.
 
-        ValueError for an unknown name, or if there is no device; TransportUnavailable if only host memory can be used.
+        ValueError for an unknown name or op, or if there is no device; TypeError for an unknown dtype.
+        TransportUnavailable if only host memory can be used.
         """
-        self._runner.prepare_devices(collectives or ("allreduce",), device, timeout)
+        self._runner.prepare_devices(collectives or ("allreduce",), device, dtype_of(dtype), op, timeout)
 
     # --- creating and closing
 

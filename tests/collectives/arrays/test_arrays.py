@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from collectives.arrays import array as arrays
+from collectives.native.errors import TransportUnavailable
 from tests.collectives.arrays.stand_in_cupy import StandInCupy
 
 FLOATS = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -291,5 +292,10 @@ def test_device_arrays_that_cannot_be_written(cupy: type[StandInCupy]) -> None:
 
 
 def test_device_arrays_of_an_unknown_library() -> None:
-    with pytest.raises(TypeError, match="x is a device array of 'elsewhere'"):
-        arrays.reading(type("Array", (StandInCupy,), {"__module__": "elsewhere"})(FLOATS))
+    """The driver copies its elements, if there is one; no new array of it can be made."""
+    body = {"__module__": "elsewhere", "__cuda_array_interface__": StandInCupy(FLOATS).__cuda_array_interface__}
+    x = type("Array", (), body)()
+    with pytest.raises((TransportUnavailable, ValueError), match=r"NVIDIA driver|not memory of a CUDA device"):
+        arrays.reading(x)
+    with pytest.raises(TypeError, match="of 'elsewhere', of which no new ones"):
+        arrays.fresh((2,), np.dtype(np.float32), x)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +27,7 @@ if "ENGINE" in os.environ:  # another build of the extension: tests/gpu/test_wai
 import collectives
 from collectives import Aborted, DesyncError, OpTimeout, PeerLost, TransportUnavailable
 from collectives.arrays.dtypes import dtype_names
+from collectives.calls.moves import Deadline
 from collectives.native import _engine
 from tests.collectives.cuda.by_name import Cases, raises
 
@@ -354,6 +358,95 @@ def staged_calls() -> None:
     assert driver.registered() == 0, driver.registered()
 
 
+def _fail_in_slice(number: int, error: BaseException | None) -> None:
+    """On rank 1, the copy to the host of this slice is not in time, or a signal arrives meanwhile."""
+    from collectives.calls import staged
+
+    start_slice = staged._Run._start
+
+    def failing(self: Any) -> None:
+        if RANK == 1 and self._next_started == number:
+            if error is not None:
+                raise error
+            self._deadline = Deadline(0.0)
+            self._fetched = deque([NeverThere()])
+        start_slice(self)
+
+    setattr(staged._Run, "_start", failing)  # noqa: B010
+
+
+class NeverThere:
+    """A copy that a stream holds up."""
+
+    def wait(self, timeout: float) -> bool:
+        assert timeout == 0.0
+        return False
+
+
+@case
+def staged_in_part() -> None:
+    """A call that fails between its slices breaks the communicator: no slice is taken for one of another call."""
+    _check_broken(OpTimeout, None, OpTimeout)
+
+
+@case
+def staged_interrupted() -> None:
+    _check_broken(KeyboardInterrupt, KeyboardInterrupt(), Aborted if RANK == 1 else PeerLost)
+
+
+def _check_broken(kind: type[BaseException], error: BaseException | None, shared: type[Exception]) -> None:
+    with start() as comm:
+        x = array(np.ones(4 << 20, np.float32))  # 16 slices
+        comm.allreduce(array(np.ones(4)))
+        np.testing.assert_array_equal(comm.allreduce(x).get()[::1000], SIZE)
+        _fail_in_slice(3, error)
+        begun = time.monotonic()
+        if RANK == 1:
+            with raises(kind):
+                comm.allreduce(x)
+        else:
+            with raises(shared, "ended on rank 1 after 3 of 16 slices"):
+                comm.allreduce(x)
+        assert time.monotonic() - begun < 10.0
+        for again in (x, np.ones(3)):
+            with raises(shared, "ended on rank 1 after 3 of 16 slices"):
+                comm.allreduce(again)
+
+
+@case
+def staged_again() -> None:
+    """Memory is pinned once for calls that follow each other, whether blocking or not."""
+    with start() as comm:
+        comm.allreduce(array(np.ones(4)))
+        x = array(np.full(4 << 20, RANK, np.float32))
+        comm.allreduce(x)
+        pinned: list[int] = []
+        new: Any = staged_calls_of()._new
+
+        def noted(self: Any, nbytes: int, device: int) -> Any:
+            pinned.append(nbytes)
+            return new(self, nbytes, device)
+
+        setattr(staged_calls_of(), "_new", noted)  # noqa: B010
+        for _ in range(3):
+            np.testing.assert_array_equal(comm.allreduce_async(x).wait().get()[::1000], SIZE * (SIZE - 1) / 2)
+            np.testing.assert_array_equal(comm.allreduce(x, "max").get()[::1000], SIZE - 1)
+        assert not pinned, pinned
+        for _ in range(2):
+            works = [comm.allreduce_async(x) for _ in range(3)]
+            for work in works:
+                np.testing.assert_array_equal(work.wait().get()[::1000], SIZE * (SIZE - 1) / 2)
+        assert len(pinned) == 2, pinned
+        del work, works
+    assert driver.registered() == 0, driver.registered()
+
+
+def staged_calls_of() -> Any:
+    from collectives.calls import staged
+
+    return staged.StagedCalls
+
+
 @case
 def graphs() -> None:
     """Captured calls are replayed with other inputs, one rank delayed, beside other calls."""
@@ -629,6 +722,154 @@ def killed() -> None:
 
 
 @case
+def killed_in_replay() -> None:
+    """The rank KILLED dies while graphs are replayed, of which no rank keeps a record."""
+    lost = int(os.environ["KILLED"])
+    comm = start(timeout=60.0)
+    comm.prepare("allreduce")
+    x, y, stream = array(np.ones(4)), array(np.zeros(4)), Stream()
+    with stream:
+        stream.begin_capture()
+        comm.allreduce(x, out=y)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        comm.synchronize(stream)
+        np.testing.assert_array_equal(y.get(), np.full(4, SIZE * 1.0))
+        comm.barrier()
+        if lost == RANK:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for _ in range(40):
+            graph.launch(stream)
+        begun = time.monotonic()
+        with raises(PeerLost, f"rank {lost}"):
+            comm.synchronize(stream)
+        assert time.monotonic() - begun < SOON + 1.0
+        stream.synchronize()
+    del graph
+    comm.close()
+
+
+@case
+def waited_for() -> None:
+    """`synchronize` of a stream waits for replays in it, and for all else, but not in a capture."""
+    with start() as comm:
+        comm.prepare("allreduce", dtype="int32", op="max")
+        stream, gate = Stream(), Gate()
+        gate.hold(stream)
+        with raises(OpTimeout):
+            comm.synchronize(stream, timeout=0.05)
+        gate.open()
+        comm.synchronize(stream, timeout=10)
+        stream.begin_capture()
+        with raises(ValueError, f"rank {RANK}: ", "captured"):
+            comm.synchronize(stream)
+        stream.end_capture()
+
+
+@case
+def kept() -> None:
+    """What a call uses lives until its stream has passed the call, and not longer."""
+    with start() as comm:
+        comm.allreduce(array(np.ones(4)))
+        stream, gate = Stream(), Gate()
+        gate.hold(stream)
+        x, y = array(np.ones(1000)), array(np.zeros(1000))
+        alive = [weakref.ref(one) for one in (x, y)]
+        comm.allreduce(x, out=y, stream=stream)
+        first = comm.empty(1000, where="cuda")
+        address = first.__cuda_array_interface__["data"][0]
+        comm.allreduce(first, stream=stream)
+        del x, y, first
+        gc.collect()
+        assert all(one() is not None for one in alive)
+        others = [comm.empty(1000, where="cuda") for _ in range(3)]
+        assert address not in [one.__cuda_array_interface__["data"][0] for one in others]
+        gate.open()
+        comm.synchronize(stream)
+        gc.collect()
+        assert all(one() is None for one in alive)
+        # In the stream of the arrays' library, which orders their memory, nothing is kept.
+        x = array(np.ones(1000))
+        alive = [weakref.ref(x)]
+        comm.allreduce(x)
+        del x
+        gc.collect()
+        assert alive[0]() is None
+
+
+@case
+def host_refused() -> None:
+    """Where only one engine may run, arrays in host memory are refused in every call."""
+    with start(transport=os.environ["ONLY"]) as comm:
+        good, host = array(np.ones(SIZE)), np.ones(SIZE)
+        comm.allreduce(good)
+        for call in (
+            lambda: comm.allreduce(host),
+            lambda: comm.scan(host),
+            lambda: comm.exscan(host),
+            lambda: comm.allreduce_many([host, host]),
+            lambda: comm.allgatherv(host),
+            lambda: comm.reduce_scatterv(host, [1] * SIZE),
+            lambda: comm.scan_async(host),
+            lambda: comm.send(host, (RANK + 1) % SIZE),
+        ):
+            with raises(TypeError, "in host memory", os.environ["ONLY"], 'transport="auto"'):
+                call()
+        if os.environ["ONLY"] == "leader":
+            with raises(TransportUnavailable, "allreduce_many"):
+                comm.allreduce_many([good])
+        comm.barrier()
+        np.testing.assert_array_equal(comm.allreduce(good).get(), np.full(SIZE, SIZE * 1.0))
+
+
+class Unchanging:
+    """An array of a library that exports it by DLPack only, as JAX does."""
+
+    def __init__(self, values: Any) -> None:
+        self._array = array(values)
+        self.dtype = self._array.dtype
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self._array.device.id)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        cupy.cuda.get_current_stream().synchronize()
+        return self._array._host.__dlpack__()
+
+
+Unchanging.__module__ = "jaxlib"
+
+
+@case
+def copied() -> None:
+    """Calls that no engine of devices runs copy every kind of device array, also those without copies of their own."""
+    with start(deterministic=True) as comm:
+        x = Unchanging(np.arange(5.0) + RANK)
+        y = comm.empty(5, "float64", where="cuda")
+        assert comm.allreduce(x, out=y) is y
+        total = SIZE * np.arange(5.0) + SIZE * (SIZE - 1) / 2
+        np.testing.assert_array_equal(cupy.asarray(y).get(), total)
+        z = comm.scan(y)
+        assert type(z) is type(y)
+        np.testing.assert_array_equal(cupy.asarray(z).get(), total * (RANK + 1))
+        np.testing.assert_array_equal(cupy.asarray(comm.allgather(y)).get(), np.stack([total] * SIZE))
+        if RANK == 0:
+            comm.send(y, SIZE - 1)
+        elif RANK == SIZE - 1:
+            comm.recv(z, 0)
+            np.testing.assert_array_equal(cupy.asarray(z).get(), total)
+        comm.broadcast(y, root=0)
+        with raises(TypeError, "give out="):
+            comm.scan(x)
+        with raises(TypeError, "JAX", "must not be written"):
+            comm.scan(y, out=x)
+        with raises(ValueError, "not memory of a CUDA device"):
+            gone = Unchanging(np.ones(3))
+            gone._array.free()
+            comm.scan(gone, out=comm.empty(3, "float64", where="cuda"))
+
+
+@case
 def killed_while_meeting() -> None:
     comm = start(timeout=60.0)
     comm.barrier()
@@ -651,6 +892,26 @@ def unable() -> None:
         assert last_engine(comm) != "leader"
         text = comm.explain("allreduce", 64)
         assert os.environ["WHY"] in text, text
+
+
+@case
+def no_room_for_a_result() -> None:
+    """The device's memory is full when a new array is made for a result: the error names rank, device and cure."""
+    with start(timeout=30.0) as comm:
+        x = array(np.ones(1 << 18, np.float64))  # 2 MiB
+        own = comm.empty(1 << 18, "float64", where="cuda")
+        out = array(np.zeros(1 << 18, np.float64))
+        comm.allreduce(x, out=out)
+        os.environ["STAND_IN_MOST_MIB"] = "1"
+        for call in (
+            lambda: comm.allreduce(x),
+            lambda: comm.allreduce(own),
+            lambda: comm.empty(1 << 20, where="cuda"),
+        ):
+            with raises(TransportUnavailable, f"rank {RANK}: ", "device 0", "free arrays"):
+                call()
+        comm.allreduce(x, out=out)
+        np.testing.assert_array_equal(out.get()[::1000], SIZE)
 
 
 @case

@@ -27,7 +27,10 @@ def test_collectives(size: int, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run("collectives_of_all_kinds", tmp_path, stand_in.environment(tmp_path), size, worker=WORKER))
 
 
-@pytest.mark.parametrize("case", ["memory_of_all_kinds", "memory_used_again", "own_memory", "chosen", "groups"])
+@pytest.mark.parametrize(
+    "case",
+    ["memory_of_all_kinds", "memory_used_again", "own_memory kept", "chosen", "groups", "waited_for", "copied"],
+)
 def test_memory_and_choice(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run(case, tmp_path, stand_in.environment(tmp_path), worker=WORKER))
 
@@ -56,7 +59,11 @@ def test_no_wait_is_superfluous(case: str, waits: str, on: list[int], stand_in: 
 
 
 @pytest.mark.parametrize(
-    "case", ["bad_input wrong_on_one_device", "captured_first", "different", "late", "out_of_memory"]
+    "case",
+    [
+        *("bad_input wrong_on_one_device", "captured_first", "different", "late", "out_of_memory"),
+        "no_room_for_a_result",
+    ],
 )
 def test_what_goes_wrong(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run(case, tmp_path, stand_in.environment(tmp_path), worker=WORKER))
@@ -67,11 +74,30 @@ def test_a_rank_that_gives_up_is_not_written_any_more(stand_in: StandIn, tmp_pat
     succeed(run("fenced", tmp_path, environment, worker=WORKER))
 
 
+def test_memory_is_kept_by_nccl(stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("kept", tmp_path, stand_in.environment(tmp_path), each=OWN, worker=WORKER))
+
+
+@pytest.mark.parametrize("transport", ["leader", "nccl"])
+def test_host_memory_is_refused(transport: str, stand_in: StandIn, tmp_path: Path) -> None:
+    each = OWN if transport == "nccl" else {}
+    environment = {**stand_in.environment(tmp_path), "ONLY": transport}
+    succeed(run("host_refused", tmp_path, environment, each=each, worker=WORKER))
+
+
+@pytest.mark.parametrize("case", ["killed", "killed_in_replay"])
 @pytest.mark.parametrize("lost", [0, 1], ids=["leader", "other"])
-def test_a_rank_that_is_killed_is_named(lost: int, stand_in: StandIn, tmp_path: Path) -> None:
-    ended = run("killed", tmp_path, {**stand_in.environment(tmp_path), "KILLED": str(lost)}, worker=WORKER)
+def test_a_rank_that_is_killed_is_named(lost: int, case: str, stand_in: StandIn, tmp_path: Path) -> None:
+    ended = run(case, tmp_path, {**stand_in.environment(tmp_path), "KILLED": str(lost)}, worker=WORKER)
     assert ended[lost].returncode == -9, ended[lost].output
     succeed(ended, but=lost)
+
+
+def test_a_rank_that_is_killed_in_replays_by_nccl_is_named(stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), "KILLED": "1"}
+    ended = run("killed_in_replay", tmp_path, environment, each=OWN, worker=WORKER)
+    assert ended[1].returncode == -9, ended[1].output
+    succeed(ended, but=1)
 
 
 def test_a_rank_that_is_killed_while_ranks_meet_is_named(stand_in: StandIn, tmp_path: Path) -> None:
@@ -86,7 +112,17 @@ def test_devices_that_are_not_shared(peers: str, stand_in: StandIn, tmp_path: Pa
     succeed(run("own_devices", tmp_path, environment, worker=WORKER))
 
 
-@pytest.mark.parametrize(("case", "size"), [("staged", 2), ("staged_calls", 2), ("staged_calls", 3)])
+@pytest.mark.parametrize(
+    ("case", "size"),
+    [
+        ("staged", 2),
+        ("staged_calls", 2),
+        ("staged_calls", 3),
+        ("staged_again", 2),
+        ("staged_in_part", 2),
+        ("staged_interrupted", 2),
+    ],
+)
 def test_staging(case: str, size: int, stand_in: StandIn, tmp_path: Path) -> None:
     """Ranks whose devices do not reach each other, without NCCL."""
     environment = {

@@ -135,6 +135,27 @@ def captured_beside() -> None:
 
 
 @case
+def captured_elsewhere() -> None:
+    """While one stream is captured, another communicator is made, called first and closed."""
+    with start() as comm:
+        comm.prepare()
+        stream, other = Stream(), Stream()
+        x, y = cupy.asarray(np.ones(4)), cupy.asarray(np.zeros(4))
+        result = cupy.asarray(np.zeros(4))
+        stream.begin_capture()
+        with comm.dup() as twin:
+            twin.allreduce(x, out=result, stream=other)
+            twin.synchronize(other)
+        with stream:
+            comm.allreduce(x, out=y)
+            graph = stream.end_capture()
+            graph.launch(stream)
+            comm.synchronize(stream)
+        for one in (result, y):
+            np.testing.assert_array_equal(one.get(), np.full(4, float(SIZE)))
+
+
+@case
 def held() -> None:
     """`synchronize` of a stream waits for all that is in it, not only for calls of the library."""
     with start() as comm:

@@ -29,7 +29,13 @@ _wait = _function("cuStreamWaitValue32", ctypes.c_void_p, _U64, ctypes.c_uint32,
 _register = _function("cuMemHostRegister", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
 
 
+class OutOfMemoryError(MemoryError):
+    """As CuPy's own."""
+
+
 def _check(code: int) -> None:
+    if code == 2:
+        raise OutOfMemoryError("Out of memory")
     assert code == 0, f"the stand-in for the driver returned {code}"
 
 
