@@ -37,6 +37,9 @@ WINDOWS: Final = {
 
 def under_mps() -> int:
     led = pair("leader", {})
+    if "problem" in led:
+        print(led["problem"])
+        return 1
     found = {bound or "default": pair("nccl", {**SWITCH, "COLLECTIVES_NCCL_MAX_CTAS": bound}) for bound in BOUNDS}
     found["windows"] = pair("windows", WINDOWS)
     print(led.get("machine", "no machine was described"), "under MPS")
@@ -60,8 +63,13 @@ def under_mps() -> int:
 
 def main() -> int:
     led = pair("leader", {})
+    if "problem" in led:
+        print(led["problem"])
+        return 1
     nccl = pair("nccl", SWITCH)
     print(led.get("machine", "no machine was described"))
+    if "problem" in nccl:
+        print(nccl["problem"])
     print(f"{'figure':58} {'measured':>12} {'bar':>8}")
     for size in SIZES:
         ours, theirs = led[f"allreduce {size}"], nccl.get(f"allreduce {size}")
@@ -85,7 +93,7 @@ def line(what: str, value: float, bar: float | None = None, below: bool = False)
 
 
 def pair(transport: str, variables: dict[str, str]) -> dict[str, Any]:
-    """What rank 0 of two ranks has measured."""
+    """What rank 0 of two ranks has measured; "problem" if that is nothing."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for rank in range(2):
@@ -105,14 +113,17 @@ def pair(transport: str, variables: dict[str, str]) -> dict[str, Any]:
         try:
             for one in ranks:
                 one.wait(LIMIT)
+            why = f"ended with {[one.returncode for one in ranks]}; what they printed is above, or in stderr"
         except subprocess.TimeoutExpired:
-            print(f"{transport}: not over after {LIMIT} s")
+            why = f"were not over after {LIMIT} s"
         finally:
             for one in ranks:
                 one.kill()
                 one.wait()
         found = Path(folder, "found")
-        return dict(json.loads(found.read_text())) if found.exists() else {}
+        if found.exists():
+            return dict(json.loads(found.read_text()))
+        return {"problem": f"{transport}: its two ranks have measured nothing: they {why}"}
 
 
 def rank_with_windows(target: str) -> None:

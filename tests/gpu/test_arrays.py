@@ -41,6 +41,21 @@ def test_jax(device: str, tmp_path: Path) -> None:
     succeed(run("jax_arrays jax_compiled", tmp_path, JAX, worker=WORKER, limit=90))
 
 
+def test_copies_by_the_driver(device: str, tmp_path: Path) -> None:
+    needs("jax")
+    succeed(run("copied_arrays", tmp_path, JAX, worker=WORKER, limit=90))
+
+
+def test_tensorflow(device: str, tmp_path: Path) -> None:
+    needs("tensorflow")
+    succeed(run("tensorflow_arrays", tmp_path, {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, worker=WORKER, limit=90))
+
+
+def test_arrays_that_are_dropped(device: str, tmp_path: Path) -> None:
+    needs("torch")
+    succeed(run("dropped", tmp_path, {}, worker=WORKER, limit=90))
+
+
 def test_helpers_that_are_forked(device: str, tmp_path: Path) -> None:
     succeed(run("forked", tmp_path, {"WORKER_DEVICE": "0"}))
 

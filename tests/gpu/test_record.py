@@ -14,8 +14,11 @@ from typing import Final
 
 import pytest
 
+from tests.collectives.cuda.ranks import WORKER as CALLS
 from tests.collectives.cuda.ranks import run, succeed
 from tests.collectives.cuda.test_leading import WORKER
+from tests.gpu.conftest import UNLED
+from tests.gpu.test_arrays import WORKER as ARRAYS
 from tests.launched import _HOME
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(270)]
@@ -77,13 +80,20 @@ def test_the_benchmark(device: str) -> None:
     script(*BENCH)
 
 
-def test_memory_is_accessed_as_it_may_be(device: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["leader", "NCCL", "staging"])
+def test_memory_is_accessed_as_it_may_be(by: str, device: str, tmp_path: Path) -> None:
+    """NCCL with one rank: two ranks that share a device need MPS, whose server the checker does not see."""
     found = next((path for path in SANITIZER if shutil.which(path)), None)
     if found is None:
         pytest.skip("needs compute-sanitizer, which comes with the CUDA toolkit")
     before = (found, "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "9")
-    environment = {"WORKER_DEVICE": "0", "SHORT": "1"}
-    ended = run("results", tmp_path, environment, worker=WORKER, limit=150, before=before)
+    case, worker, size = {
+        "leader": ("results", WORKER, 2),
+        "NCCL": ("alone", CALLS, 1),
+        "staging": ("staged_short", ARRAYS, 2),
+    }[by]
+    environment = {"WORKER_DEVICE": "0", "SHORT": "1", **(UNLED if by == "NCCL" else {})}
+    ended = run(case, tmp_path, environment, size, worker=worker, limit=150, before=before)
     for one in ended:
         print(one.output[-2000:])
     succeed(ended)
