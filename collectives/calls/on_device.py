@@ -296,7 +296,7 @@ class DeviceCalls:
         wrong: Exception | None = None
         handle = cuda.LEGACY
         if device is None:
-            wrong, device = ValueError(f"rank {calls.rank} uses no CUDA device yet: choose one before the call"), 0
+            wrong, device = ValueError("this rank uses no CUDA device yet: choose one before the call"), 0
         else:
             handle = cuda.current_stream(header.library, device) if stream is None else cuda.handle_of(stream)
         against = streams.formed(device, handle, deadline, wrong)

@@ -215,7 +215,7 @@ class StreamCalls:
                 self._version, self._capability = formed.version, formed.capability
                 self._compiler, self._no_compiler = formed.compiler, formed.no_compiler
         elif wrong is not None:
-            raise wrong
+            raise type(wrong)(f"rank {self._calls.rank}: {wrong}") from wrong
         elif self._device not in (None, device):
             raise another_device(device, self._device, self._calls.rank)
         return self._without

@@ -53,7 +53,7 @@ class Former:
             mine = mine._replace(problem=str(error)[: RECORD // 4])
         ranks = [_device(rank, data) for rank, data in enumerate(self._exchange(mine._asdict(), "device", deadline))]
         if wrong is not None:
-            raise wrong
+            raise type(wrong)(f"rank {self._calls.rank}: {wrong}") from wrong
         for rank, one in enumerate(ranks):
             if one.wrong:
                 raise Aborted(f"rank {rank} cannot make this call: {one.wrong}")

@@ -85,7 +85,7 @@ class Former:
         library, mine = self._here(device, "" if wrong is None else str(wrong)[: RECORD // 3], holds)
         everyone = [_member(rank, data) for rank, data in enumerate(self._exchange(mine, "member", deadline))]
         if wrong is not None:
-            raise wrong
+            raise type(wrong)(f"rank {self._calls.rank}: {wrong}") from wrong
         for rank, one in enumerate(everyone):
             if one.wrong:
                 raise Aborted(f"rank {rank} cannot make this call: {one.wrong}")
