@@ -196,7 +196,7 @@ def test_arrays_of_jax_name_the_cure() -> None:
         pytest.skip(f"needs JAX on a GPU, this one is on {jax.default_backend()}")
     with collectives.init() as comm:
         x = jax.numpy.arange(4.0)
-        with pytest.raises(TypeError, match=r"numpy\.asarray"):
+        with pytest.raises(TypeError, match="give out="):
             comm.allreduce(x)
-        with pytest.raises(TypeError):
+        with pytest.raises((TypeError, ValueError)):
             comm.allreduce(np.arange(4.0, dtype="float32"), out=x)
