@@ -1,5 +1,6 @@
 // A stand-in for NVRTC, for tests on machines without a GPU. It compiles nothing: the image that it makes is
 // the source itself, which the stand-in for the driver compares with the source that it was compiled with.
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -39,7 +40,9 @@ EXPORT int nvrtcDestroyProgram(void** program) {
     *program = nullptr;
     return 0;
 }
+// STAND_IN_NO_COMPILATION: fail, for tests that show what was compiled before.
 EXPORT int nvrtcCompileProgram(void* program, int count, const char* const* options) {
+    if (std::getenv("STAND_IN_NO_COMPILATION") != nullptr) return 6;
     std::string& image = of(program)->image;
     image = "stand-in\n";
     for (int i = 0; i < count; ++i) {

@@ -335,7 +335,8 @@ void Group::close() {
         queued_.notify_all();
     }
     if (progress_.joinable()) progress_.join();
-    const bool was_early = streams_.close();
+    const bool is_sound = !is_broken_.load(std::memory_order_acquire) && !health_.is_condemned();
+    const bool was_early = streams_.close(is_sound);
     const std::lock_guard lock(running_);
     // Other ranks wait in these operations, and no link tells them.
     if (was_early && !broken_ && !health_.is_condemned()) {

@@ -120,7 +120,16 @@ std::shared_ptr<StreamWork> Group::issue(const char* engine, std::span<const Ope
             break_with(cause->error(&call));
         }
     }
-    throw_if_unusable(operations.empty() ? nullptr : operations.front());
+    try {
+        throw_if_unusable(operations.empty() ? nullptr : operations.front());
+    } catch (const Error&) {
+        // Replays of graphs, of which there are no records, may wait for ranks that are gone.
+        if (is_broken_.load(std::memory_order_acquire) && !streams_.why_ended()) {
+            streams_.end_all(*broken_);
+            streams_.write_records();
+        }
+        throw;
+    }
     auto work = std::make_shared<StreamWork>();
     work->engine = engine;
     work->task = std::move(task);

@@ -192,7 +192,7 @@ bool StreamWatch::wait(const StreamWork& work, double timeout,
     return true;
 }
 
-bool StreamWatch::close() {
+bool StreamWatch::close(bool is_sound) {
     {
         const std::lock_guard lock(mutex_);
         stop_ = true;
@@ -203,9 +203,9 @@ bool StreamWatch::close() {
     if (engines_.empty()) return false;
     doom_all(lock);
     const bool is_idle = under_way_.empty();
-    const bool is_sound = is_idle && !why_;
+    const bool all_well = is_sound && is_idle && !why_;
     lock.unlock();
-    if (is_sound) {
+    if (all_well) {
         for (const auto& engine : engines()) engine->close();
     } else {
         abort_engines();

@@ -97,9 +97,10 @@ class StreamWatch {
     bool wait(const StreamWork& work, double timeout, const std::function<bool()>& interrupted) const;
     // The first collective's sequence number; nothing if none is under way.
     std::optional<std::uint64_t> oldest();
-    // End what is under way, and free the engine. Returns whether something was under way. `running` must not
-    // be held.
-    bool close();
+    // End what is under way, and free the engine. Returns whether something was under way. `is_sound`: no
+    // rank has failed, so that replays of graphs, which are not seen here, end by themselves. `running` must
+    // not be held.
+    bool close(bool is_sound = true);
 
   private:
     struct Over {

@@ -17,9 +17,11 @@ namespace {
 
 // Streams that nothing else holds up pass a freed call within this time.
 constexpr auto passes_within = 300ms;
-constexpr auto look_again = 1ms;
+constexpr std::chrono::microseconds look_again = 1ms;
 // The same where graphs hold calls: each look frees one replay, and many may be in a stream.
-constexpr auto look_again_at_graphs = 50us;
+constexpr std::chrono::microseconds look_again_at_graphs = 50us;
+// Many replays, each of which needs a look of its own.
+constexpr auto replays_pass_within = 1500ms;
 // A call waits for its place on the board; the leader or an abort wakes it.
 constexpr auto longest_sleep = 1s;
 // Calls of the driver return within this time once their streams are free.
@@ -179,6 +181,11 @@ std::shared_ptr<cuda::Signal> Communicator::signal_behind(cuda::StreamHandle str
     return signal;
 }
 
+void Communicator::compile(DType dtype, Op op) {
+    const Use use(*this);
+    if (launcher_) launcher_->compile(dtype, op);
+}
+
 void Communicator::free_streams() {
     const auto value = static_cast<std::uint32_t>(issued_.load());
     const cuda::StreamHandle own = own_->handle();
@@ -228,16 +235,17 @@ void Communicator::abort() noexcept {
             last.emplace(launcher_->mark(signals_));
         }
         // The leader may still tell this rank's streams about calls before the last, so they are freed again.
-        for (const auto until = Clock::now() + passes_within; !is_drained && Clock::now() < until;) {
+        // Of replays of graphs nobody knows how many are in streams, or in which.
+        const bool has_graphs = captured_ != 0;
+        for (const auto began = Clock::now();;) {
             free_streams();
-            if (captured_ == 0) {
-                std::this_thread::sleep_for(look_again);
-            } else {
-                std::this_thread::sleep_for(look_again_at_graphs);
-            }
+            std::this_thread::sleep_for(has_graphs ? look_again_at_graphs : look_again);
             const std::lock_guard lock(mutex_);
             std::erase_if(pending_, [](const auto& signal) { return signal->is_set(); });
             is_drained = inside_ == 0 && pending_.empty() && (!last || last->is_set());
+            if (is_drained && !has_graphs) break;
+            const auto longest = has_graphs && !is_drained ? replays_pass_within : passes_within;
+            if (Clock::now() - began >= longest) break;
         }
     } catch (const Error&) {
         if (launcher_) launcher_->stop();  // the context is lost, and all that runs in it

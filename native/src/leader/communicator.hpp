@@ -86,10 +86,8 @@ class Communicator final : public StreamEngine {
     void pass(const Call& call, cuda::StreamHandle stream);
     // A signal that the stream sets behind all that is in it; `abort` waits for it.
     std::shared_ptr<cuda::Signal> signal_behind(cuda::StreamHandle stream);
-    // On the leader: compile the kernels that move elements, and those that reduce them so.
-    void compile(DType dtype, Op op) {
-        if (launcher_) launcher_->compile(dtype, op);
-    }
+    // On the leader: compile the kernels that move elements, and those that reduce them so. Throws Error.
+    void compile(DType dtype, Op op);
     // Memory that graphs use.
     void keep(std::shared_ptr<const cuda::Block> block) {
         own_bytes_ += block->bytes();

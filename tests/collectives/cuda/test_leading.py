@@ -29,7 +29,16 @@ def test_collectives(size: int, stand_in: StandIn, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    ["memory_of_all_kinds", "memory_used_again", "own_memory kept", "chosen", "groups", "waited_for", "copied"],
+    [
+        "memory_of_all_kinds",
+        "memory_used_again",
+        "own_memory kept",
+        "chosen",
+        "groups",
+        "waited_for",
+        "copied",
+        "compiled",
+    ],
 )
 def test_memory_and_choice(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run(case, tmp_path, stand_in.environment(tmp_path), worker=WORKER))
@@ -74,6 +83,12 @@ def test_a_rank_that_gives_up_is_not_written_any_more(stand_in: StandIn, tmp_pat
     succeed(run("fenced", tmp_path, environment, worker=WORKER))
 
 
+@pytest.mark.parametrize("switch", ["1", "0"], ids=["shared by NCCL", "not"])
+def test_nccl_beside_a_leader(switch: str, stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), "NCCL_MULTI_RANK_GPU_ENABLE": switch}
+    succeed(run("prepared_beside", tmp_path, environment, worker=WORKER))
+
+
 def test_memory_is_kept_by_nccl(stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run("kept", tmp_path, stand_in.environment(tmp_path), each=OWN, worker=WORKER))
 
@@ -85,10 +100,17 @@ def test_host_memory_is_refused(transport: str, stand_in: StandIn, tmp_path: Pat
     succeed(run("host_refused", tmp_path, environment, each=each, worker=WORKER))
 
 
-@pytest.mark.parametrize("case", ["killed", "killed_in_replay"])
+@pytest.mark.parametrize(
+    ("case", "known"),
+    [("killed", {}), ("killed_in_replay", {}), ("killed_in_replay", {"KNOWN": "1"})],
+    ids=["calls", "replays", "known before"],
+)
 @pytest.mark.parametrize("lost", [0, 1], ids=["leader", "other"])
-def test_a_rank_that_is_killed_is_named(lost: int, case: str, stand_in: StandIn, tmp_path: Path) -> None:
-    ended = run(case, tmp_path, {**stand_in.environment(tmp_path), "KILLED": str(lost)}, worker=WORKER)
+def test_a_rank_that_is_killed_is_named(
+    lost: int, case: str, known: dict[str, str], stand_in: StandIn, tmp_path: Path
+) -> None:
+    environment = {**stand_in.environment(tmp_path), **known, "KILLED": str(lost)}
+    ended = run(case, tmp_path, environment, worker=WORKER)
     assert ended[lost].returncode == -9, ended[lost].output
     succeed(ended, but=lost)
 
