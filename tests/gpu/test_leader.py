@@ -43,8 +43,18 @@ def test_a_thousand_replays_of_a_graph(tmp_path: Path) -> None:
     succeed(run("graphs", tmp_path, {**DEVICE, "REPLAYS": "1000"}, worker=WORKER))
 
 
-def test_a_leader_that_is_killed_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["killed", "killed_in_replay"])
+def test_a_leader_that_is_killed_is_named(case: str, tmp_path: Path) -> None:
     """What happens to others is in test_record.py, many times."""
-    ended = run("killed", tmp_path, {**DEVICE, "KILLED": "0"}, worker=WORKER)
+    ended = run(case, tmp_path, {**DEVICE, "KILLED": "0"}, worker=WORKER)
     assert ended[0].returncode == -9, ended[0].output
     succeed(ended, but=0)
+
+
+def test_host_memory_is_refused(tmp_path: Path) -> None:
+    succeed(run("host_refused", tmp_path, {**DEVICE, "ONLY": "leader"}, worker=WORKER))
+
+
+def test_nccl_beside_a_leader(shared: dict[str, str], tmp_path: Path) -> None:
+    environment = {**DEVICE, "NCCL_MULTI_RANK_GPU_ENABLE": shared["NCCL_MULTI_RANK_GPU_ENABLE"]}
+    succeed(run("prepared_beside", tmp_path, environment, worker=WORKER))
