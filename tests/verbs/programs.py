@@ -97,6 +97,24 @@ def started(
                 stream.close()
 
 
+def said(ranks: Sequence[subprocess.Popen[str]], rank: int) -> Any:
+    """What that rank says next."""
+    out, errors = ranks[rank].stdout, ranks[rank].stderr
+    assert out is not None and errors is not None
+    line = out.readline()
+    if not line:
+        raise AssertionError(f"rank {rank} ended: {errors.read()[-1000:]}")
+    return json.loads(line)
+
+
+def go_on(ranks: Sequence[subprocess.Popen[str]]) -> None:
+    """Each of these ranks reads a line."""
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write("\n")
+        rank.stdin.flush()
+
+
 class Outcome(NamedTuple):
     """How a rank's process has ended. A status of None: it had to be ended, since it took too long."""
 

@@ -20,7 +20,8 @@ import pytest
 from collectives.rendezvous import secret
 from tests.collectives.conformance.case import Case
 from tests.collectives.conformance.ranks import Job, ProcessRank, everyone, failures, processes
-from tests.verbs import networks
+from tests.verbs import failing, networks
+from tests.verbs.programs import go_on, said, started
 
 WITHIN = 280.0  # seconds for an answer of a rank that works: the processor of the VM is emulated
 NOTICED = 12.0  # seconds until all survivors have raised
@@ -75,6 +76,60 @@ def test_a_dead_path_is_an_error_on_all_ranks(tmp_path: Path) -> None:
         complaints = raised(ranks)
     assert all("PeerLost" in complaint for complaint in complaints), complaints
     assert any("rxe" in complaint and "port 1" in complaint for complaint in complaints), complaints
+
+
+@pytest.mark.parametrize("elements", [0, 5], ids=["barrier", "allreduce"])
+def test_short_messages_that_are_lost_are_an_error_on_all_ranks(tmp_path: Path, elements: int) -> None:
+    """They count as sent when they are copied, so it may be a rank that only waits which finds the dead path."""
+    networks.only_in_the_vm()
+    with linked(3, tmp_path) as ranks, networks.cut_path():
+        for rank in ranks:
+            rank.ask(call(Case("allreduce", shape=(elements,)) if elements else Case("barrier")))
+        complaints = raised(ranks)
+    assert all("PeerLost" in complaint for complaint in complaints), complaints
+    assert any("rxe" in complaint and "port 1" in complaint for complaint in complaints), complaints
+
+
+def test_a_receiver_finds_that_a_message_is_lost_although_its_sender_goes_on(tmp_path: Path) -> None:
+    """The sender computes, and a third rank waits for nothing of the two."""
+    networks.only_in_the_vm()
+    program = """
+    x = np.zeros(5)
+    comm.alltoall(np.zeros(3))
+    say("ready")
+    sys.stdin.readline()
+    if rank == 0:
+        comm.send(x, 1)
+        say("sent")
+        sys.stdin.readline()
+        os._exit(0)
+    began = time.monotonic()
+    try:
+        comm.recv(x, 0 if rank == 1 else 1)
+    except collectives.PeerLost as error:
+        say([time.monotonic() - began, str(error), list(error.ranks)])
+    os._exit(0)
+    """
+    with started(program, 3, tmp_path) as ranks:
+        for rank in range(3):
+            assert said(ranks, rank) == "ready"
+        with networks.cut_path():
+            go_on(ranks)
+            assert said(ranks, 0) == "sent"
+            for rank in (1, 2):
+                elapsed, complaint, named = said(ranks, rank)
+                assert elapsed < NOTICED, complaint
+                assert named, complaint
+                assert rank == 2 or ("rank 0" in complaint and "rxe" in complaint), complaint
+            go_on(ranks[:1])
+            assert ranks[0].wait(WITHIN) == 0
+
+
+@pytest.mark.parametrize("elements", [5, failing.LARGE], ids=["short", "long"])
+def test_an_interface_that_goes_down_in_the_middle(elements: int) -> None:
+    networks.only_in_the_vm()
+    _, wrong = failing.one("down", 0.2, elements)
+    assert not wrong, wrong
 
 
 def attempt(prepare: Callable[[], None] | None = None, prefix: Sequence[str] = (), **variables: str) -> str:

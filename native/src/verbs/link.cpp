@@ -13,6 +13,9 @@ namespace collectives::verbs {
 namespace {
 
 constexpr std::uint32_t all_receives = record_slots + reports_under_way + receives_at_a_time;
+// A rank that waits for a peer, and neither hears from it nor has anything under way to it, probes the path
+// after this time.
+constexpr std::chrono::seconds probes_after{1};
 constexpr const char* closed = "it closed the communicator";
 
 }  // namespace
@@ -108,6 +111,21 @@ void VerbsLink::report() {
     counters_.reports.add(1);
 }
 
+void VerbsLink::probe() {
+    const auto now = Clock::now();
+    const bool is_new = now - std::exchange(asked_at_, now) > probes_after;  // the wait
+    if (std::exchange(heard_, own_->queue->taken_up()) != own_->queue->taken_up() || is_new) heard_at_ = now;
+    if (now - heard_at_ < probes_after || !own_->queue->is_flushed() || !can_send()) return;
+    Write nothing;
+    nothing.address = ring_address_;
+    nothing.key = ring_key_;
+    nothing.is_signalled = true;
+    nothing.is_silent = true;
+    own_->queue->post(nothing);
+    counters_.probes.add(1);
+    heard_at_ = now;
+}
+
 // --- waiting, and the end
 
 bool VerbsLink::arm(bool /*sending*/, std::vector<pollfd>& polled) {
@@ -123,7 +141,10 @@ const char* VerbsLink::lost() {
     progress();
     if (!problem_.empty()) return problem_.c_str();
     if (const char* const failure = own_->queue->failure()) return failure;
-    if (!side_.has_ended()) return nullptr;
+    if (!side_.has_ended()) {
+        probe();
+        return nullptr;
+    }
     if (!side_.goodbye()) return "its process ended or closed the communicator";
     // What it sent before it closed may still be on its way.
     constexpr std::chrono::seconds on_its_way{1};
@@ -181,23 +202,19 @@ Posted VerbsLink::posted() const {
             .straight = counters_.straight.get(),
             .reports = counters_.reports.get(),
             .grants = counters_.grants.get(),
+            .probes = counters_.probes.get(),
             .copied = counters_.copied.get()};
 }
 
 std::vector<LinkCount> VerbsLink::counts() const {
     const Posted all = posted();
     const Regions::Use use = regions_->use();
-    return {{"work_requests", all.requests},
-            {"payload", all.payload},
-            {"straight", all.straight},
-            {"credit_requests", all.reports},
-            {"grant_requests", all.grants},
-            {"copied", all.copied},
-            {"regions_made", use.made},
-            {"regions_reused", use.reused},
-            {"regions_refused", use.refused},
-            {"regions_kept", use.kept},
-            {"regions_kept_bytes", use.kept_bytes}};
+    return {{"work_requests", all.requests}, {"payload", all.payload},
+            {"straight", all.straight},      {"credit_requests", all.reports},
+            {"grant_requests", all.grants},  {"probes", all.probes},
+            {"copied", all.copied},          {"regions_made", use.made},
+            {"regions_reused", use.reused},  {"regions_refused", use.refused},
+            {"regions_kept", use.kept},      {"regions_kept_bytes", use.kept_bytes}};
 }
 
 }  // namespace collectives::verbs

@@ -14,6 +14,10 @@
 // copied to the buffer. The receiver grants a message only after all earlier ones have arrived, so of one
 // message at a time.
 //
+// A message that is copied counts as sent before the peer has it. If it gets lost, the sender may never look
+// at this link again: a rank that waits for the peer finds that out by writes of no bytes (`probe`), which
+// the peer's device acknowledges.
+//
 // Invariant: a peer can write only to the ring, and to the destination of the message that is being received,
 // up to the byte that was granted. After an error `quiesce` ends the connection if any of that has not come,
 // or if the device still reads the caller's memory.
@@ -79,6 +83,7 @@ struct Posted {
     std::uint64_t straight = 0;  // of these, written straight to their destination
     std::uint64_t reports = 0;   // work requests that only return credits
     std::uint64_t grants = 0;    // work requests that only answer a long message
+    std::uint64_t probes = 0;    // further work requests, that only ask whether the peer's device answers
     std::uint64_t copied = 0;    // bytes of messages, sent and received, that the processor has copied
 };
 
@@ -125,6 +130,8 @@ class VerbsLink final : public Link {
     bool take_grant(std::uint32_t bytes);
     // Return credits if that is due.
     void report();
+    // This rank waits for the peer: from time to time, find out whether the path still works.
+    void probe();
     bool can_send() const {
         return side_.is_ready() && own_->queue->failure() == nullptr && own_->queue->has_place();
     }
@@ -166,7 +173,7 @@ class VerbsLink final : public Link {
         std::uint64_t get() const { return value.load(std::memory_order_relaxed); }
     };
     struct Counters {
-        Counter requests, payload, straight, reports, grants, copied;
+        Counter requests, payload, straight, reports, grants, probes, copied;
     };
     // A work request that reads the caller's memory, and the byte of the message up to which it does.
     struct InUse {
@@ -185,8 +192,11 @@ class VerbsLink final : public Link {
     std::string path_;   // "rxe0 port 1 to rxe1 port 1"
     Registered buffer_;  // for records, then for grants
     SideChannel side_;
-    bool is_silent_ = false;  // this rank has said its last
-    std::string problem_;     // the peer broke the protocol
+    bool is_silent_ = false;        // this rank has said its last
+    std::string problem_;           // the peer broke the protocol
+    std::uint64_t heard_ = 0;       // completions when this rank last asked whether the peer is lost
+    Clock::time_point heard_at_{};  // since then there was none
+    Clock::time_point asked_at_{};
     Counters counters_;
 
     // sending

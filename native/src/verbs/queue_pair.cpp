@@ -167,7 +167,7 @@ void QueuePair::post(const Write& write) {
     request.id = posted_ + 1;
     request.segments = from.data();
     request.n_segments = write.segments;
-    request.opcode = abi::rdma_write_with_immediate;
+    request.opcode = write.is_silent ? abi::rdma_write : abi::rdma_write_with_immediate;
     request.flags = (is_signalled ? abi::send_signalled : 0U) |
                     (bytes > 0 && bytes <= inline_up_to_ ? abi::send_inline : 0U);
     request.immediate = htonl(write.immediate);
@@ -194,6 +194,7 @@ bool QueuePair::poll(FunctionRef<void(std::uint32_t immediate, std::uint32_t byt
         for (int i = 0; i < n; ++i) {
             const abi::Completion& completion = found[static_cast<std::size_t>(i)];
             any = true;
+            ++taken_up_;
             if (completion.status != abi::status_success) {
                 fail(completion);
             } else if ((completion.opcode & abi::completed_receive) != 0) {

@@ -23,7 +23,7 @@
 
 namespace collectives::verbs {
 
-// An RDMA write with immediate.
+// An RDMA write, with immediate unless it is silent.
 struct Write {
     std::array<abi::Segment, 2> from{};  // of this rank's memory, one after the other
     int segments = 0;
@@ -31,6 +31,7 @@ struct Write {
     std::uint32_t key = 0;
     std::uint32_t immediate = 0;
     bool is_signalled = false;  // `completed` counts it as soon as the peer has it
+    bool is_silent = false;     // without immediate: the peer notices nothing, and needs no receive
 
     void add(std::span<const std::byte> bytes, std::uint32_t local_key) {
         from[static_cast<std::size_t>(segments++)] = {reinterpret_cast<std::uintptr_t>(bytes.data()),
@@ -81,6 +82,7 @@ class QueuePair {
     const char* failure() const { return failure_.empty() ? nullptr : failure_.c_str(); }
     std::uint64_t posted() const { return posted_; }        // work requests, from the beginning
     std::uint64_t completed() const { return completed_; }  // of these, as far as is known
+    std::uint64_t taken_up() const { return taken_up_; }    // completions, of both directions
 
   private:
     void post_receives(std::uint32_t n);
@@ -101,6 +103,7 @@ class QueuePair {
     std::uint64_t posted_ = 0;
     std::uint64_t completed_ = 0;
     std::uint64_t signalled_ = 0;  // the last request that is signalled
+    std::uint64_t taken_up_ = 0;
     std::uint32_t used_receives_ = 0;
     bool armed_ = false;
     std::uint32_t events_ = 0;  // that are not acknowledged

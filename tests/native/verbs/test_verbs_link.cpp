@@ -319,6 +319,41 @@ TEST_CASE("a write that the peer's device refuses is an error at both ends, whic
     CHECK(from.path() == ports->at(0).name() + " to " + ports->at(1).name());
 }
 
+TEST_CASE("a rank that only waits finds that the peer's queue pair is gone, without a word from its socket") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports, {}, long_from);
+    VerbsLink& waits = *pair.ends[0];
+    VerbsLink& other = *pair.ends[1];
+    const auto both_work = [&] {
+        const char* const one = waits.lost();
+        return one == nullptr && other.lost() == nullptr;
+    };
+    const Context context = operation(1);
+    waits.expect(context, 8);
+    const Deadline idle(2.5);
+    while (!idle.passed()) REQUIRE(both_work());
+    CHECK(waits.posted().probes >= 1);
+    CHECK(waits.posted().probes <= 2);
+    CHECK(waits.posted().requests == 0);
+    // It has permitted a write that does not come, so giving up ends the connection; its socket stays open.
+    std::vector<std::byte> got(1 << 20);
+    other.expect(context, got.size());
+    REQUIRE(within(5, [&] {
+        other.read(got.data(), got.size(), Stores::cached);
+        return other.posted().grants > 0;
+    }));
+    while (waits.queue().taken_up() < waits.posted().probes + 1) REQUIRE(waits.lost() == nullptr);
+    CHECK(other.quiesce());
+    REQUIRE(other.lost() != nullptr);
+    const auto begun = Clock::now();
+    REQUIRE(within(12, [&] { return waits.lost() != nullptr; }));
+    CHECK(Clock::now() - begun < std::chrono::seconds(9));
+    CHECK(waits.posted().requests == 0);
+    const std::string why = waits.lost();
+    CHECK(why.find(ports->at(1).name() + " of rank 1") != std::string::npos);
+}
+
 TEST_CASE("registrations that are kept end with their memory, and stay within bounds") {
     const auto ports = two_ports();
     if (!ports) return;
