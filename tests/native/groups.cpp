@@ -62,7 +62,7 @@ World::World(int size, const std::string& scheme, std::size_t segment, bool crow
         if (scheme == "inproc") {
             address = ranks.back()->links().listen_in_process("inproc");
         } else {
-            UniqueFd fd = scheme == "tcp" ? listen_tcp(address) : listen_local(address);
+            UniqueFd fd = scheme == "shm" ? listen_local(address) : listen_tcp(address);
             ranks.back()->links().listen(scheme, std::move(fd));
         }
     }

@@ -85,6 +85,14 @@ class Executor {
         for (const auto& one : under_way_) one->hold(one->waits_for_links());
     }
 
+    // Throws as `work` does if the oldest operation has to end: it is closed, interrupted or timed out, it
+    // needs a peer that is gone, or all ranks give up.
+    void check();
+    // The caller was busy since `check`, which counts as waiting.
+    void note_busy() {
+        if (timed_) vigil_.rest(Clock::now());
+    }
+
     // From any thread: make `work` return soon, also from its sleep.
     void call_attention();
 
@@ -115,9 +123,6 @@ class Executor {
     bool publishes_core() const { return settings_.shares_home && presence_ != nullptr; }
     void sleep();
     void disarm();
-    // Throws if the oldest operation has to end: it is closed, interrupted or timed out, it needs a peer that
-    // is gone, or all ranks give up.
-    void check();
     void ask_caller(Clock::time_point now);
     // The same for a peer that is gone, or for a cause from the control plane.
     void throw_if_lost(Clock::time_point now);

@@ -191,7 +191,9 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
         for (std::size_t i = 0; i < items.size(); ++i) {
             while (!executor_.work()) {
                 if (open == nullptr) continue;
+                executor_.check();
                 links_.seek_any(open->program().peers, sends_to_itself(items));
+                executor_.note_busy();
                 executor_.notice_links();
             }
             executor_.retire();

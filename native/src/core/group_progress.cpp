@@ -135,6 +135,7 @@ void Group::take_works(Works& under_way) {
 
 void Group::release_linked() {
     if (unlinked_.empty()) return;
+    executor_.check();  // this may be called over and over
     const bool sends_to_itself = executor_.any_of(
         [&](const InFlight& one) { return !one.complete() && is_to_itself(*one.request().operation); });
     std::erase_if(unlinked_, [&](InFlight* one) {
@@ -153,6 +154,7 @@ void Group::release_linked() {
         }
         return true;
     });
+    executor_.note_busy();
 }
 
 void Group::retire() {

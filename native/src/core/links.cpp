@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/wait.hpp"
@@ -16,6 +17,8 @@ namespace {
 constexpr auto between_looks = std::chrono::microseconds(200);
 // Descriptors that are in use for a moment are free again within this time.
 constexpr auto descriptors_return = std::chrono::milliseconds(500);
+// Links are made of finished connections for no longer, since the caller's wait may have to end.
+constexpr auto connects_for = std::chrono::milliseconds(50);
 }  // namespace
 
 Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Setup setup,
@@ -202,15 +205,26 @@ void Links::take_up_news() {
     }
     // Without the lock: a transport may take a second to connect, and the control thread must not wait for
     // it.
-    for (Connected& connected : arrived) {
-        const int peer = connected.peer;
+    const auto began = Clock::now();
+    auto next = arrived.begin();
+    for (bool goes_on = true; goes_on && next != arrived.end(); ++next) {
+        const int peer = next->peer;
         try {
-            take_up(std::move(connected));
+            take_up(std::move(*next));
         } catch (const Error& error) {
             const std::lock_guard lock(news_);
             failed_.emplace(peer, error);  // thrown when an operation needs the link
+            goes_on = false;
         }
+        goes_on = goes_on && Clock::now() - began < connects_for;
     }
+    if (next == arrived.end()) return;
+    arrived.erase(arrived.begin(), next);
+    const std::lock_guard lock(news_);
+    std::ranges::move(arrived_, std::back_inserter(arrived));
+    arrived_ = std::move(arrived);
+    unread_ = true;
+    executor_.call_attention();
 }
 
 bool Links::has_own_message() const { return owned_.front()->announced(Context(), 0).has_value(); }
@@ -254,9 +268,11 @@ void Links::open(const std::vector<int>& peers, double timeout, const Interrupte
     if (are_there(peers)) return;
     const bool is_collective = call != nullptr && !call->is_message();
     Vigil vigil(timeout, identity_.rank, Clock::now());
-    while (!seek(peers)) {
+    while (true) {
+        vigil.look(health_, is_collective ? call : nullptr, 0, Clock::now());
+        if (seek(peers)) return;
         const auto now = Clock::now();
-        vigil.look(health_, is_collective ? call : nullptr, 0, now);
+        vigil.rest(now);  // it may have taken a second, which counts
         if (const Cause* const cause = health_.cause()) {
             if (cause->ends(call == nullptr ? Call() : *call, peers, vigil.began(), now))
                 throw cause->error(call);

@@ -52,8 +52,9 @@ class Links {
     void route(int peer, const std::string& transport, std::vector<std::string> addresses, std::string host);
 
     // --- for the thread that runs operations
-    // Start connecting to the peers without a link, and make links of finished connections. Returns whether
-    // all peers are linked.
+    // Start connecting to the peers without a link, and make links of finished connections, for a short time.
+    // What is left then is for the next call, to which the executor's attention is called. A transport may
+    // take a second for one link. Returns whether all peers are linked.
     bool seek(const std::vector<int>& peers);
     // The same if one of the peers suffices: throws only if none can be reached. `sends_to_itself`: this
     // rank, which may be among them, is about to send to itself.
@@ -112,7 +113,7 @@ class Links {
     bool has_own_message() const;
     void dial(int peer);
     void throw_if_out_of_descriptors(Clock::time_point now) const;
-    // Make links of the finished connections.
+    // Make links of finished connections, until one cannot be made, or some time has passed.
     void take_up_news();
     void take_up(Connected connected);
     void add(int peer, std::unique_ptr<Link> link);
