@@ -163,6 +163,10 @@ class VerbsLink final : public Link {
     bool look_at_record();
     void free_record();
     std::uint64_t left() const { return expected_length_ - read_; }
+    // n more bytes of the message have been read. The last ones end its grant, by which they need not have
+    // come: the sender may have sent the message through the ring all the same.
+    void note_read(std::size_t n);
+    void end_grant();
 
     // Written by the thread that runs operations.
     struct Counter {

@@ -45,10 +45,20 @@ void VerbsLink::expect(const Context& context, std::uint64_t length) {
     part_in_ = 0;
     read_ = 0;
     opened_ = false;
+    end_grant();
     waits_for_answer_ = length >= own_->settings.direct_from;
+}
+
+void VerbsLink::end_grant() {
+    waits_for_answer_ = false;
     destination_.reset();
     granted_end_ = 0;
     straight_ = 0;
+}
+
+void VerbsLink::note_read(std::size_t n) {
+    read_ += n;
+    if (left() == 0) end_grant();
 }
 
 void VerbsLink::grant(std::byte* message, std::uint64_t end) {
@@ -131,8 +141,7 @@ std::size_t VerbsLink::read(std::byte* data, std::size_t n, Stores stores) {
     if (granted_end_ > 0 && straight_ == read_) progress();
     if (straight_ > read_) {
         const auto came = static_cast<std::size_t>(std::min<std::uint64_t>(n, straight_ - read_));
-        read_ += came;
-        if (left() == 0) destination_.reset();
+        note_read(came);
         return came;
     }
     std::size_t done = 0;
@@ -157,7 +166,7 @@ std::span<const std::byte> VerbsLink::lend(std::size_t unit) {
 
 void VerbsLink::consume(std::size_t n) {
     if (n == 0) return;  // there may be no record in front
-    read_ += n;
+    note_read(n);
     offset_ += n;
     // The space of the record is free at once; nothing later may be looked at before it is asked for.
     if (offset_ < head_->payload) return;

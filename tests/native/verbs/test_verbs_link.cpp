@@ -2,16 +2,20 @@
 // tested, and the reason is printed.
 #include <doctest/doctest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -198,6 +202,35 @@ struct Lasting {
     std::uint64_t id;
 };
 
+// A mapping that devices refuse: of a file that may be read only.
+class ReadOnly {
+  public:
+    explicit ReadOnly(std::size_t n) : file_(::memfd_create("read-only", MFD_CLOEXEC)), size_(n) {
+        const std::vector<std::byte> content = random_bytes(n, 20);
+        REQUIRE(::write(file_.get(), content.data(), n) == static_cast<ssize_t>(n));
+        memory_ = ::mmap(nullptr, n, PROT_READ, MAP_SHARED, file_.get(), 0);
+        REQUIRE(memory_ != MAP_FAILED);
+    }
+    ReadOnly(const ReadOnly&) = delete;
+    ReadOnly& operator=(const ReadOnly&) = delete;
+    ~ReadOnly() { ::munmap(memory_, size_); }
+    std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(memory_), size_}; }
+
+  private:
+    UniqueFd file_;
+    std::size_t size_;
+    void* memory_ = nullptr;
+};
+
+// What devices have locked of this process's memory, as the kernel writes it.
+std::string pinned_memory() {
+    std::ifstream status("/proc/self/status");
+    std::string line;
+    while (std::getline(status, line) && !line.starts_with("VmPin:")) continue;
+    REQUIRE(line.starts_with("VmPin:"));
+    return line;
+}
+
 constexpr std::size_t long_from = 4 << 10;
 
 }  // namespace
@@ -251,6 +284,39 @@ TEST_CASE("memory that does not last is copied, or registered for one message if
         CHECK((regions->use().made > made) == is_registered);
         CHECK(regions->use().kept == 0);
     }
+}
+
+TEST_CASE("a destination that was granted in vain is out of the peer's reach when the message is there") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports, {}, long_from);
+    VerbsLink& from = *pair.ends[0];
+    VerbsLink& to = *pair.ends[1];
+    // The device refuses to read this, so the message goes through the ring.
+    const ReadOnly source(2 * registered_once_from);
+    std::vector<std::byte> got(source.bytes().size());
+    const std::string pinned = pinned_memory();
+    for (std::uint64_t i = 1; i <= 2; ++i) {
+        const Context context = operation(i);
+        from.begin(context, got.size());
+        to.expect(context, got.size());
+        std::size_t written = 0;
+        std::size_t read = 0;
+        REQUIRE(within(20, [&] {
+            written += from.write(source.bytes().data() + written, got.size() - written);
+            read += to.read(got.data() + read, got.size() - read, Stores::cached);
+            return from.finished() && to.received();
+        }));
+        CHECK(std::equal(got.begin(), got.end(), source.bytes().begin()));
+        CHECK(from.posted().straight == 0);
+        CHECK(to.posted().grants == i);
+        CHECK(pinned_memory() == pinned);
+        CHECK(to.read(got.data() + read, 0, Stores::cached) == 0);
+        CHECK(to.posted().grants == i);
+    }
+    // So giving up finds nothing that it has to end.
+    CHECK(to.quiesce());
+    CHECK(to.lost() == nullptr);
 }
 
 TEST_CASE("a peer writes no further than it was granted, and nothing after the connection has ended") {
