@@ -51,6 +51,7 @@ VerbsLink::VerbsLink(Peer peer, int rank, std::unique_ptr<OwnEnd> own, const End
       slots_(theirs.slots),
       pieces_(pieces),
       path_(own_->queue->port().name() + " to " + theirs.port_name()),
+      ended_("its process ended or closed the communicator (" + path_ + ")"),
       buffer_(own_->queue->device(), ring_bytes_ + grants_bytes(slots_), false),
       side_(std::move(socket)),
       out_(theirs.ring_units, theirs.slots),
@@ -145,7 +146,7 @@ const char* VerbsLink::lost() {
         probe();
         return nullptr;
     }
-    if (!side_.goodbye()) return "its process ended or closed the communicator";
+    if (!side_.goodbye()) return ended_.c_str();
     // What it sent before it closed may still be on its way.
     constexpr std::chrono::seconds on_its_way{1};
     if (in_.arrived() >= side_.goodbye()->sent) return closed;

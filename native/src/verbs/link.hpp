@@ -194,6 +194,7 @@ class VerbsLink final : public Link {
     std::uint32_t slots_;  // the peer's
     Pieces pieces_;
     std::string path_;   // "rxe0 port 1 to rxe1 port 1"
+    std::string ended_;  // why the peer is lost if its process has ended
     Registered buffer_;  // for records, then for grants
     SideChannel side_;
     bool is_silent_ = false;        // this rank has said its last

@@ -577,7 +577,8 @@ TEST_CASE("a peer whose queue pair is gone is an error within seconds, which nam
     const std::array<std::byte, 8> data{};
     from.begin(context, 8);
     from.write(data.data(), 8);
-    CHECK(from.lost() != nullptr);  // the socket tells at once
+    REQUIRE(from.lost() != nullptr);  // the socket tells at once
+    CHECK(std::string(from.lost()).find(from.path()) != std::string::npos);
     ::close(kept);
     const auto begun = std::chrono::steady_clock::now();
     REQUIRE(within(10, [&] {
