@@ -106,7 +106,7 @@ void VerbsLink::post(Write& write, Carried carried) {
 }
 
 void VerbsLink::report() {
-    if (!in_.is_due() || !can_send()) return;
+    if (!in_.is_due() || side_.has_ended() || !can_send()) return;
     Write nothing;
     post(nothing, Carried::credits);
     counters_.reports.add(1);
@@ -141,6 +141,8 @@ const char* VerbsLink::lost() {
     side_.look();
     progress();
     if (!problem_.empty()) return problem_.c_str();
+    // First, since what is sent to a peer that has closed fails, too.
+    if (side_.goodbye() && in_.arrived() >= side_.goodbye()->sent) return closed;
     if (const char* const failure = own_->queue->failure()) return failure;
     if (!side_.has_ended()) {
         probe();
@@ -149,7 +151,6 @@ const char* VerbsLink::lost() {
     if (!side_.goodbye()) return ended_.c_str();
     // What it sent before it closed may still be on its way.
     constexpr std::chrono::seconds on_its_way{1};
-    if (in_.arrived() >= side_.goodbye()->sent) return closed;
     if (!ended_at_) ended_at_ = Clock::now();
     return Clock::now() - *ended_at_ > on_its_way ? closed : nullptr;
 }

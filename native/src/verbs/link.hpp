@@ -128,7 +128,7 @@ class VerbsLink final : public Link {
     bool progress();
     void take_up(std::uint32_t immediate, std::uint32_t bytes);
     bool take_grant(std::uint32_t bytes);
-    // Return credits if that is due.
+    // Return credits if that is due, and the peer is still there.
     void report();
     // This rank waits for the peer: from time to time, find out whether the path still works.
     void probe();

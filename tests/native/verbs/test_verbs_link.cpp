@@ -534,7 +534,7 @@ TEST_CASE("what was sent before a link was closed arrives, and then the peer is 
     if (!ports) return;
     for (const int lost : {-1, 7}) {
         Pair pair(*ports);
-        const auto data = random_bytes(100'000, 8);
+        const auto data = random_bytes(200'000, 8);  // enough for the receiver to return credits
         const Context context = operation(1);
         VerbsLink& from = *pair.ends[0];
         VerbsLink& to = *pair.ends[1];
@@ -556,6 +556,10 @@ TEST_CASE("what was sent before a link was closed arrives, and then the peer is 
         CHECK(got == data);
         REQUIRE(within(5, [&] { return to.lost() != nullptr; }));
         CHECK(std::string(to.lost()) == "it closed the communicator");
+        const Deadline fails(lost < 0 ? 3.0 : 0.0);  // what is sent to the peer now fails before that
+        while (!fails.passed()) CHECK(std::string(to.lost()) == "it closed the communicator");
+        CHECK(to.queue().failure() == nullptr);
+        CHECK(to.posted().requests == 0);
         try {
             to.throw_lost(context.call, to.lost());
         } catch (const Error& error) {
