@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -57,10 +58,13 @@ int numa_node_of(const std::string& device) {
     return node;
 }
 
+// Queue pairs have a byte for the index, although tables may be longer.
+constexpr int largest_gid_index = 255;
+
 // The address of a port: the one of that index, or the best one.
 std::optional<abi::GidEntry> find_gid(const Device& device, std::uint8_t port, int n_gids, int wanted) {
     std::optional<abi::GidEntry> best;
-    for (int i = 0; i < n_gids; ++i) {
+    for (int i = 0; i < std::min(n_gids, largest_gid_index + 1); ++i) {
         if (wanted >= 0 && i != wanted) continue;
         const std::optional<abi::GidEntry> entry = device.gid(port, static_cast<std::uint32_t>(i));
         if (entry && (!best || reach(entry->gid, entry->type) > reach(best->gid, best->type))) best = entry;
@@ -162,9 +166,14 @@ std::vector<Port> usable_ports(const std::vector<Wish>& wishes, const std::strin
                                                       others);
 }
 
-int number_in(std::string_view text, const std::string& all) {
+int number_in(std::string_view text, const std::string& all, int largest = std::numeric_limits<int>::max()) {
     int value = -1;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc() && end == text.data() + text.size() && value > largest) {
+        throw Error(ErrorKind::transport_unavailable,
+                    std::string(variable) + " is '" + all + "': a queue pair can use a GID index up to " +
+                        std::to_string(largest) + ", not " + std::to_string(value));
+    }
     if (error != std::errc() || end != text.data() + text.size() || value < 0) {
         throw Error(ErrorKind::transport_unavailable,
                     std::string(variable) + " is '" + all +
@@ -206,7 +215,8 @@ Wish parse_wish(const std::string& text) {
     const std::string_view all(text);
     wish.port =
         number_in(all.substr(first + 1, second == std::string::npos ? second : second - first - 1), text);
-    if (second != std::string::npos) wish.gid_index = number_in(all.substr(second + 1), text);
+    if (second != std::string::npos)
+        wish.gid_index = number_in(all.substr(second + 1), text, largest_gid_index);
     return wish;
 }
 

@@ -119,6 +119,8 @@ TEST_CASE("a device is wished for by name, port and index") {
     CHECK(parse_wish("mlx5_0").port == -1);
     CHECK(parse_wish("mlx5_0:2").port == 2);
     CHECK(parse_wish("mlx5_0:2:3").gid_index == 3);
+    CHECK(parse_wish("mlx5_0:2:255").gid_index == 255);
+    CHECK_THROWS_WITH_AS(parse_wish("mlx5_0:2:256"), doctest::Contains("up to 255"), Error);
     for (const char* const wrong : {"a:", "a:b", "a:1:", "a:1:x", "a:-1", "a:1:2:3"}) {
         CHECK_THROWS_AS(parse_wish(wrong), Error);
     }
