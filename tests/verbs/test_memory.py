@@ -143,6 +143,25 @@ def test_an_array_and_a_mapping_take_turns_at_one_address(tmp_path: Path) -> Non
         assert same > 0  # else the test has tried nothing
 
 
+def test_an_array_whose_memory_is_also_used_through_a_buffer(tmp_path: Path) -> None:
+    """A view that NumPy does not own ends what is kept of the array, until a call uses the array again."""
+    program = """
+    n = 1 << 16  # too little to be registered for one message
+    x, out = np.empty(n, np.float32), np.empty(n, np.float32)
+    reduced(x, out, 0)
+    reduced(np.frombuffer(memoryview(x).cast("B"), np.float32), out, 1)
+    reduced(x, out, 2)
+    before = counts()
+    reduced(x, out, 3)
+    after = counts()
+    say([after[name] - before[name] for name in ("copied", "regions_made")])
+    comm.barrier()
+    comm.close()
+    """
+    for (did,) in run(BEGIN + textwrap.dedent(program), 2, tmp_path, WITHIN):
+        assert did == [0, 0]
+
+
 def test_a_process_that_forks(tmp_path: Path) -> None:
     """The parent's registrations still hold after a fork; a child that drops the arrays ends nothing."""
     program = """

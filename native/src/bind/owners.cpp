@@ -68,9 +68,14 @@ void find_owner(nb::handle array) {
     const auto place = watched().find(owner.ptr());
     if (place != watched().end()) {
         // An array can be given other memory (ndarray.__setstate__).
+        LastingMemory& lasting = LastingMemory::of_process();
         const std::span<std::byte> known = place->second.bytes;
-        if (known.data() == bytes.data() && known.size() == bytes.size()) return;
-        LastingMemory::of_process().end(place->second.stretch);
+        if (known.data() == bytes.data() && known.size() == bytes.size()) {
+            // Its stretch ends when a call uses the memory as a part of something that is no array.
+            if (!lasting.lasts(place->second.stretch)) place->second.stretch = lasting.begin(bytes);
+            return;
+        }
+        lasting.end(place->second.stretch);
         watched().erase(place);
     }
     watch(owner.ptr(), bytes);

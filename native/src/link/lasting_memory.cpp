@@ -43,6 +43,12 @@ void LastingMemory::end(std::uint64_t stretch) {
     forget({stretch});
 }
 
+bool LastingMemory::lasts(std::uint64_t stretch) const {
+    if (is_inherited()) return false;
+    const std::lock_guard lock(mutex_);
+    return first_bytes_.contains(stretch);
+}
+
 void LastingMemory::end_overlapping(std::span<const std::byte> bytes) {
     if (is_inherited() || bytes.empty()) return;
     std::vector<std::uint64_t> ended;

@@ -43,6 +43,7 @@ class COLLECTIVES_API LastingMemory {
     std::uint64_t begin(std::span<std::byte> bytes);
     // Without effect for a stretch that has ended.
     void end(std::uint64_t stretch);
+    bool lasts(std::uint64_t stretch) const;
     // These bytes have an owner who announces nothing.
     void end_overlapping(std::span<const std::byte> bytes);
     // The stretch to which all of these bytes belong.

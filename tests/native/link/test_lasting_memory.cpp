@@ -39,8 +39,10 @@ TEST_CASE("a stretch is found by any bytes that lie in it, until it ends") {
     CHECK(!memory().find(all.subspan(50, 11)));
     CHECK(!memory().find(all.subspan(60, 1)));
     CHECK(!memory().find(all.subspan(20, 0)));
+    CHECK(memory().lasts(id));
     memory().end(id);
     memory().end(id);
+    CHECK_FALSE(memory().lasts(id));
     CHECK(!memory().find(all.subspan(20, 1)));
     CHECK(kept->forgotten == std::vector<std::uint64_t>{id});
 }
