@@ -66,7 +66,7 @@ void VerbsLink::grant(std::byte* message, std::uint64_t end) {
     // Not for every few bytes more: the sender has enough to do meanwhile.
     if (granted_end_ > 0 && end < expected_length_ && end - granted_end_ < piece_bytes) return;
     if (message != nullptr && !destination_) {
-        destination_ = regions_->find({message, static_cast<std::size_t>(expected_length_)});
+        destination_ = regions_->find({message, static_cast<std::size_t>(expected_length_)}, true);
         if (!destination_) message = nullptr;
     }
     if (message == nullptr) {

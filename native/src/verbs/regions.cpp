@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <map>
 #include <string>
 #include <utility>
@@ -33,9 +34,10 @@ bool survives_fork() {
 
 }  // namespace
 
-std::shared_ptr<const Region> Region::make(std::shared_ptr<Device> device, std::span<std::byte> bytes) {
-    abi::Region* const region = library().reg_mr(device->domain(), bytes.data(), bytes.size(),
-                                                 abi::access_local_write | abi::access_remote_write);
+std::shared_ptr<const Region> Region::make(std::shared_ptr<Device> device, std::span<std::byte> bytes,
+                                           bool is_written) {
+    const int access = is_written ? abi::access_local_write | abi::access_remote_write : 0;
+    abi::Region* const region = library().reg_mr(device->domain(), bytes.data(), bytes.size(), access);
     if (region == nullptr) return nullptr;
     return std::shared_ptr<const Region>(new Region(std::move(device), region, bytes.size()));
 }
@@ -62,48 +64,74 @@ std::shared_ptr<Regions> Regions::of(const std::shared_ptr<Device>& device) {
 
 Regions::Regions(std::shared_ptr<Device> device) : device_(std::move(device)), is_safe_(survives_fork()) {}
 
-std::shared_ptr<const Region> Regions::find(std::span<std::byte> bytes) {
+std::shared_ptr<const Region> Regions::find(std::span<std::byte> bytes, bool is_written) {
     if (!is_safe_) return nullptr;
     if (const auto stretch = LastingMemory::of_process().find(bytes)) {
         if (stretch->bytes.size() <= most_kept_bytes) return keep(*stretch);
     }
     if (bytes.size() < registered_once_from) return nullptr;
-    std::shared_ptr<const Region> region = Region::make(device_, bytes);
+    std::shared_ptr<const Region> region = Region::make(device_, bytes, is_written);
     const std::lock_guard lock(mutex_);
     ++(region ? use_.made : use_.refused);
     return region;
 }
 
 std::shared_ptr<const Region> Regions::keep(const LastingMemory::Stretch& stretch) {
+    Dropped dropped;
+    {
+        const std::lock_guard lock(mutex_);
+        if (auto kept = reuse(stretch.id)) return kept;
+        make_room(stretch.bytes.size(), dropped);
+    }
+    dropped.clear();
+    // Written, too: an array is often a source now and a destination then.
+    std::shared_ptr<const Region> region = Region::make(device_, stretch.bytes, true);
+    while (!region && errno == ENOMEM) {  // so much memory may not be locked
+        {
+            const std::lock_guard lock(mutex_);
+            if (order_.empty()) break;
+            drop_oldest(dropped);
+        }
+        dropped.clear();
+        region = Region::make(device_, stretch.bytes, true);
+    }
     const std::lock_guard lock(mutex_);
-    if (const auto place = by_stretch_.find(stretch.id); place != by_stretch_.end()) {
-        order_.splice(order_.begin(), order_, place->second);
-        ++use_.reused;
-        return order_.front().region;
-    }
-    const auto is_full = [&] {
-        return order_.size() >= most_kept || use_.kept_bytes + stretch.bytes.size() > most_kept_bytes;
-    };
-    while (!order_.empty() && is_full()) drop_oldest();
-    std::shared_ptr<const Region> region = Region::make(device_, stretch.bytes);
-    while (!region && !order_.empty()) {  // so much memory may not be locked
-        drop_oldest();
-        region = Region::make(device_, stretch.bytes);
-    }
     if (!region) {
         ++use_.refused;
         return nullptr;
     }
     ++use_.made;
+    if (auto kept = reuse(stretch.id)) {  // another thread has been faster
+        dropped.push_back(std::exchange(region, kept));
+        return region;
+    }
+    // If the stretch has ended meanwhile, nobody would say so again. If it ends from now on, `forget` waits.
+    if (!LastingMemory::of_process().lasts(stretch.id)) return region;
+    make_room(region->size(), dropped);
     use_.kept_bytes += region->size();
     order_.push_front({stretch.id, region});
     by_stretch_[stretch.id] = order_.begin();
     return region;
 }
 
-void Regions::drop_oldest() {
+std::shared_ptr<const Region> Regions::reuse(std::uint64_t stretch) {
+    const auto place = by_stretch_.find(stretch);
+    if (place == by_stretch_.end()) return nullptr;
+    order_.splice(order_.begin(), order_, place->second);
+    ++use_.reused;
+    return order_.front().region;
+}
+
+void Regions::make_room(std::size_t bytes, Dropped& dropped) {
+    while (!order_.empty() && (order_.size() >= most_kept || use_.kept_bytes + bytes > most_kept_bytes)) {
+        drop_oldest(dropped);
+    }
+}
+
+void Regions::drop_oldest(Dropped& dropped) {
     use_.kept_bytes -= order_.back().region->size();
     by_stretch_.erase(order_.back().stretch);
+    dropped.push_back(std::move(order_.back().region));
     order_.pop_back();
 }
 

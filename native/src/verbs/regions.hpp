@@ -4,7 +4,8 @@
 // others need the room. Other memory is registered for one message.
 //
 // Invariant: a registration that is kept is of memory that has had the same owner since it was made. What is
-// kept never exceeds the bounds of tuning.hpp. Whoever uses a region holds it, and its memory, meanwhile.
+// kept never exceeds the bounds of tuning.hpp. Whoever uses a region holds it, and its memory, meanwhile. The
+// device is never asked with a lock held, since that may take long.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "link/lasting_memory.hpp"
 #include "verbs/device.hpp"
@@ -22,8 +24,10 @@ namespace collectives::verbs {
 
 class Region {
   public:
-    // Null if the device refuses this memory, for example because it is read-only.
-    static std::shared_ptr<const Region> make(std::shared_ptr<Device> device, std::span<std::byte> bytes);
+    // Null, and errno is set, if the device refuses this memory, for example because it is read-only and has
+    // to be written.
+    static std::shared_ptr<const Region> make(std::shared_ptr<Device> device, std::span<std::byte> bytes,
+                                              bool is_written);
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
     ~Region();
@@ -56,8 +60,9 @@ class Regions final : public LastingMemory::Keeper {
     static std::shared_ptr<Regions> of(const std::shared_ptr<Device>& device);
 
     // A region with all of these bytes, which the caller keeps in place until it releases the region. Null if
-    // they cannot be registered, or if that does not pay.
-    std::shared_ptr<const Region> find(std::span<std::byte> bytes);
+    // they cannot be registered, or if that does not pay. `is_written`: by the peer; otherwise the device
+    // only reads them.
+    std::shared_ptr<const Region> find(std::span<std::byte> bytes, bool is_written);
     void forget(std::uint64_t stretch) override;
     Use use() const;
 
@@ -69,8 +74,12 @@ class Regions final : public LastingMemory::Keeper {
     using Order = std::list<Kept>;
 
     explicit Regions(std::shared_ptr<Device> device);
+    using Dropped = std::vector<std::shared_ptr<const Region>>;  // to be released without the lock
     std::shared_ptr<const Region> keep(const LastingMemory::Stretch& stretch);
-    void drop_oldest();
+    // All with the lock.
+    std::shared_ptr<const Region> reuse(std::uint64_t stretch);
+    void make_room(std::size_t bytes, Dropped& dropped);
+    void drop_oldest(Dropped& dropped);
 
     std::shared_ptr<Device> device_;
     bool is_safe_;  // a fork leaves registered memory in place

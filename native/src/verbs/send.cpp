@@ -54,7 +54,7 @@ std::size_t VerbsLink::write_long(const std::byte* data, std::size_t n) {
     if (!has_source_) {
         has_source_ = true;
         auto* const first = const_cast<std::byte*>(data - written_);
-        source_ = regions_->find({first, static_cast<std::size_t>(length_)});
+        source_ = regions_->find({first, static_cast<std::size_t>(length_)}, false);
     }
     const bool is_straight = grant->address != 0 && source_;
     const std::size_t most = is_straight ? pieces_.straight : pieces_.of_record;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -429,19 +430,61 @@ TEST_CASE("registrations that are kept end with their memory, and stay within bo
     std::vector<std::unique_ptr<Lasting>> lasting;
     for (auto& array : arrays) {
         lasting.push_back(std::make_unique<Lasting>(array));
-        REQUIRE(regions->find(std::span(array).subspan(100, 200)));
+        REQUIRE(regions->find(std::span(array).subspan(100, 200), true));
     }
     CHECK(regions->use().made - before.made == arrays.size());
     CHECK(regions->use().kept == most_kept);
     CHECK(regions->use().kept_bytes == most_kept * 8192);
-    REQUIRE(regions->find(arrays.back()));
+    REQUIRE(regions->find(arrays.back(), true));
     CHECK(regions->use().reused - before.reused == 1);
-    REQUIRE(regions->find(arrays.front()));  // registered anew, since it was dropped
+    REQUIRE(regions->find(arrays.front(), true));  // registered anew, since it was dropped
     CHECK(regions->use().made - before.made == arrays.size() + 1);
-    CHECK(!regions->find(std::span(arrays.front().data(), 8193)));  // more than the array
+    CHECK(!regions->find(std::span(arrays.front().data(), 8193), true));  // more than the array
     lasting.clear();
     CHECK(regions->use().kept == 0);
     CHECK(regions->use().kept_bytes == 0);
+}
+
+TEST_CASE("memory that ends while it is being registered is not kept") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    const auto regions = Regions::of(Device::open(ports->at(0).device));
+    REQUIRE(regions->use().kept == 0);
+    std::vector<std::byte> array(4 << 20);  // of many pages, so that it takes its time
+    std::atomic<std::uint64_t> begun{0};
+    std::atomic<std::uint64_t> ended{0};
+    constexpr int rounds = 200;
+    std::thread ends([&] {
+        std::uint64_t last = 0;
+        for (int i = 0; i < rounds; ++i) {
+            while (begun == last) std::this_thread::yield();
+            last = begun;
+            std::this_thread::sleep_for(std::chrono::microseconds(i * 10));
+            LastingMemory::of_process().end(last);
+            ended = last;
+        }
+    });
+    int found = 0;
+    for (int i = 0; i < rounds; ++i) {
+        begun = LastingMemory::of_process().begin(array);
+        found += regions->find(std::span(array).first(100), true) != nullptr;
+        while (ended != begun) std::this_thread::yield();
+        CHECK(regions->use().kept == 0);
+        CHECK(regions->use().kept_bytes == 0);
+    }
+    ends.join();
+    CHECK(found > 0);
+}
+
+TEST_CASE("what a device only reads needs no right to be written") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    const auto regions = Regions::of(Device::open(ports->at(0).device));
+    constexpr std::size_t n = registered_once_from;
+    void* const memory = ::mmap(nullptr, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    CHECK(regions->find({static_cast<std::byte*>(memory), n}, false));
+    ::munmap(memory, n);
 }
 
 TEST_CASE("a receiver that does not read holds the sender up, and nothing is lost") {
