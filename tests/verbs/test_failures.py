@@ -132,6 +132,15 @@ def test_an_interface_that_goes_down_in_the_middle(elements: int) -> None:
     assert not wrong, wrong
 
 
+def test_an_error_says_that_the_own_port_is_down(tmp_path: Path) -> None:
+    networks.only_in_the_vm()
+    with linked(2, tmp_path) as ranks, networks.interface_down("veth1"):
+        for rank in ranks:
+            rank.ask(call(Case("allreduce", shape=(MIB,))))
+        complaints = raised(ranks)
+    assert any("this port is down" in complaint for complaint in complaints), complaints
+
+
 def attempt(prepare: Callable[[], None] | None = None, prefix: Sequence[str] = (), **variables: str) -> str:
     """The error of `init` in a process of its own."""
     program = """if True:

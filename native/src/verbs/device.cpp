@@ -135,6 +135,11 @@ std::optional<abi::GidEntry> Device::gid(std::uint8_t port, std::uint32_t index)
     return entry;
 }
 
+bool Device::is_down(std::uint8_t port) const {
+    abi::PortAttributes attributes;
+    return library().query_port(context_, port, &attributes) == 0 && attributes.state == abi::port_down;
+}
+
 Registered::Registered(std::shared_ptr<Device> device, std::size_t bytes, bool is_written_by_peer)
     : device_(std::move(device)) {
     void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -32,6 +32,8 @@ class Device {
     int n_ports() const { return n_ports_; }
     // Nothing if that place of the table is empty.
     std::optional<abi::GidEntry> gid(std::uint8_t port, std::uint32_t index) const;
+    // Whether the port is down now, as far as the kernel tells.
+    bool is_down(std::uint8_t port) const;
 
   private:
     explicit Device(std::string name);

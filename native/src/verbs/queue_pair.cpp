@@ -215,8 +215,10 @@ void QueuePair::fail(const abi::Completion& completion) {
     has_cause_ = is_cause;
     failure_ = port_.name() + " has lost its RDMA connection to " + peer_ + ": ";
     if (completion.status == abi::status_retries) {
-        failure_ +=
-            "nothing was acknowledged for seconds (the process ended, a link is down, or packets are lost)";
+        failure_ += "nothing was acknowledged for seconds (";
+        failure_ += device_->is_down(port_.number)
+                        ? "this port is down: check the cable and the network interface)"
+                        : "the process ended, a link is down, or packets are lost)";
     } else {
         failure_ += std::string(library().status_text(completion.status)) + " (status " +
                     std::to_string(completion.status) + ")";
