@@ -16,7 +16,7 @@ def test_links_between_two_devices() -> None:
     if not PROGRAM.exists():
         pytest.skip("the C++ tests are not compiled: `make test-verbs` compiles them")
     done = subprocess.run(
-        [PROGRAM, "--no-colors=true", "--source-file=*/test_verbs_link.cpp"],
+        [PROGRAM, "--no-colors=true", "--source-file=*/test_verbs_*.cpp"],
         check=False,
         capture_output=True,
         text=True,
