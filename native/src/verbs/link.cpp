@@ -40,7 +40,7 @@ Endpoint OwnEnd::describe() const {
 }
 
 VerbsLink::VerbsLink(Peer peer, int rank, std::unique_ptr<OwnEnd> own, const Endpoint& theirs,
-                     UniqueFd socket, const Pieces& pieces)
+                     UniqueFd socket, GivingUp& giving_up, const Pieces& pieces)
     : Link(std::move(peer)),
       rank_(rank),
       own_(std::move(own)),
@@ -54,6 +54,7 @@ VerbsLink::VerbsLink(Peer peer, int rank, std::unique_ptr<OwnEnd> own, const End
       ended_("its process ended or closed the communicator (" + path_ + ")"),
       buffer_(own_->queue->device(), ring_bytes_ + grants_bytes(slots_), false),
       side_(std::move(socket)),
+      giving_up_(giving_up),
       out_(theirs.ring_units, theirs.slots),
       asks_from_(theirs.direct_from),
       in_(units(ring_bytes), record_slots),
@@ -165,8 +166,8 @@ std::optional<int> VerbsLink::blamed() const {
     return side_.goodbye()->lost;
 }
 
-void VerbsLink::flush(double seconds) {
-    const Deadline deadline(seconds);
+void VerbsLink::flush(const Deadline& deadline) {
+    progress();  // also if the deadline has passed
     while (!own_->queue->is_flushed() && own_->queue->failure() == nullptr && !side_.has_ended() &&
            !deadline.passed()) {
         side_.look();
@@ -180,7 +181,8 @@ bool VerbsLink::quiesce() {
     if (is_reached()) {
         // The peer may still need what earlier operations have sent.
         constexpr double soon = 0.3;
-        flush(soon);
+        if (!giving_up_.deadline) giving_up_.deadline = Deadline(soon);
+        flush(*giving_up_.deadline);
         if (is_reached()) own_->queue->end();
     }
     in_use_.clear();
@@ -192,7 +194,7 @@ bool VerbsLink::quiesce() {
 VerbsLink::~VerbsLink() {
     // A queue pair that is destroyed sends nothing more, also not what a call has already reported as sent.
     constexpr double enough = 1.0;
-    flush(enough);
+    flush(Deadline(enough));
     own_.reset();  // before the buffer and the regions, which it may still be sending
 }
 

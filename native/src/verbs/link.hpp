@@ -87,11 +87,17 @@ struct Posted {
     std::uint64_t copied = 0;    // bytes of messages, sent and received, that the processor has copied
 };
 
+// Until when the links of a communicator that has given up may wait for peers to take what was sent to them:
+// the first one that is told to `quiesce` says so, since they are told one after the other.
+struct GivingUp {
+    std::optional<Deadline> deadline;
+};
+
 class VerbsLink final : public Link {
   public:
-    // Connects the queue pair. Throws Error(transport_unavailable).
+    // Connects the queue pair. `giving_up` stays longer than the link. Throws Error(transport_unavailable).
     VerbsLink(Peer peer, int rank, std::unique_ptr<OwnEnd> own, const Endpoint& theirs, UniqueFd socket,
-              const Pieces& pieces = {});
+              GivingUp& giving_up, const Pieces& pieces = {});
     // Waits until the peer has what was sent, or is gone, but not for long.
     ~VerbsLink() override;
 
@@ -137,7 +143,7 @@ class VerbsLink final : public Link {
     }
     void post(Write& write, Carried carried);
     // Wait until the peer has what was sent, or is gone.
-    void flush(double seconds);
+    void flush(const Deadline& deadline);
 
     // --- sending
     std::size_t write_long(const std::byte* data, std::size_t n);
@@ -197,6 +203,7 @@ class VerbsLink final : public Link {
     std::string ended_;  // why the peer is lost if its process has ended
     Registered buffer_;  // for records, then for grants
     SideChannel side_;
+    GivingUp& giving_up_;
     bool is_silent_ = false;        // this rank has said its last
     std::string problem_;           // the peer broke the protocol
     std::uint64_t heard_ = 0;       // completions when this rank last asked whether the peer is lost

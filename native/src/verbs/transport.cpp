@@ -72,7 +72,7 @@ class VerbsTransport final : public Transport {
         }
         check(theirs, own->queue->port(), record_bytes, peer.name());
         return std::make_unique<VerbsLink>(peer, rank_, std::move(own), theirs, std::move(connection.socket),
-                                           pieces_);
+                                           giving_up_, pieces_);
     }
 
   private:
@@ -81,6 +81,7 @@ class VerbsTransport final : public Transport {
     std::map<std::string, std::shared_ptr<const OpenPort>> open_;  // by the text that chooses it
     Settings settings_;
     Pieces pieces_;
+    GivingUp giving_up_;
     std::mutex mutex_;  // offers are made on another thread
     std::map<int, std::shared_ptr<const OpenPort>> by_peer_;
     std::map<int, std::unique_ptr<OwnEnd>> ends_;  // by peer, of links that are not made yet

@@ -40,7 +40,7 @@ struct End {
         }
         check(theirs, port, record_bytes, "the peer");
         link = std::make_unique<VerbsLink>(Peer{1 - rank, "", ""}, rank, std::move(own), theirs,
-                                           UniqueFd(socket));
+                                           UniqueFd(socket), giving_up);
     }
 
     void send(std::size_t n) {
@@ -68,6 +68,7 @@ struct End {
 
     std::vector<std::byte> memory = std::vector<std::byte>(large);
     std::uint64_t stretch = LastingMemory::of_process().begin(memory);
+    GivingUp giving_up;
     std::unique_ptr<VerbsLink> link;
     std::uint64_t sequence = 0;
 };

@@ -37,9 +37,10 @@ inline std::optional<std::array<Port, 2>> two_ports() {
 
 struct Pair {
     // Messages are long from `direct_from` bytes on. `spoil`: changes what end 0 is told of end 1.
+    // `giving_up`: of end 0; null: its own.
     explicit Pair(
         const std::array<Port, 2>& ports, const Pieces& pieces = {}, std::size_t direct_from = never,
-        const std::function<void(Endpoint&)>& spoil = [](Endpoint&) {}) {
+        const std::function<void(Endpoint&)>& spoil = [](Endpoint&) {}, GivingUp* giving_up = nullptr) {
         Settings settings;
         settings.direct_from = direct_from;
         std::array<int, 2> sockets{};
@@ -53,11 +54,13 @@ struct Pair {
         spoil(described[1]);
         for (std::size_t i = 0; i < 2; ++i) {
             const Peer peer{static_cast<int>(1 - i), "there", "rank " + std::to_string(i)};
-            ends[i] = std::make_unique<VerbsLink>(peer, static_cast<int>(i), std::move(own[i]),
-                                                  described[1 - i], UniqueFd(sockets[i]), pieces);
+            ends[i] = std::make_unique<VerbsLink>(
+                peer, static_cast<int>(i), std::move(own[i]), described[1 - i], UniqueFd(sockets[i]),
+                giving_up != nullptr && i == 0 ? *giving_up : own_giving_up[i], pieces);
         }
     }
 
+    std::array<GivingUp, 2> own_giving_up;
     std::array<std::unique_ptr<VerbsLink>, 2> ends;
 };
 

@@ -59,6 +59,36 @@ TEST_CASE("a peer writes no further than it was granted, and nothing after the c
     CHECK(to.lost() != nullptr);
 }
 
+TEST_CASE("giving up on several peers that do not answer takes no longer than on one") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    GivingUp giving_up;
+    std::vector<std::unique_ptr<Pair>> pairs;
+    std::vector<std::byte> data = random_bytes(1 << 20, 12);
+    std::vector<std::byte> got(data.size());
+    const Context context = operation(1);
+    for (int i = 0; i < 4; ++i) {
+        const auto& pair = pairs.emplace_back(
+            std::make_unique<Pair>(*ports, Pieces{}, long_from, [](Endpoint&) {}, &giving_up));
+        VerbsLink& from = *pair->ends[0];
+        VerbsLink& to = *pair->ends[1];
+        from.begin(context, data.size());
+        to.expect(context, data.size());
+        REQUIRE(within(5, [&] {
+            to.read(got.data(), got.size(), Stores::cached);
+            return from.lost() == nullptr && from.queue().taken_up() > 0;
+        }));
+        CHECK(to.quiesce());  // its queue pair ends, and its socket stays open
+        REQUIRE(within(5, [&] { return from.write(data.data(), data.size()) > 0; }));
+    }
+    const auto begun = Clock::now();
+    for (const auto& pair : pairs) {
+        CHECK(pair->ends[0]->quiesce());
+        CHECK(pair->ends[0]->queue().failure() != nullptr);
+    }
+    CHECK(Clock::now() - begun < std::chrono::milliseconds(700));
+}
+
 TEST_CASE("a write that the peer's device refuses is an error at both ends, which names the ports") {
     const auto ports = two_ports();
     if (!ports) return;
