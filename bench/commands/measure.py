@@ -312,6 +312,8 @@ def command(
         raise click.UsageError("--trace and --memory are about arrays in host memory: not with --device cuda")
     if on_cuda and collective == "barrier":
         raise click.UsageError("barrier has no arrays: measure it without --device cuda")
+    if limits and transport == "verbs":
+        raise click.UsageError("--limits: how fast RDMA devices are is measured by perftest: --peers perftest")
     alone = not peers and not limits
     every = tuple(name for name in KINDS if name != "barrier" or not on_cuda)
     plan = Plan(

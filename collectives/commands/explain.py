@@ -23,6 +23,7 @@ from collectives.commands.modules import load
 from collectives.commands.options import Names, picture
 from collectives.core import choosing
 from collectives.core.explaining import row_lines
+from collectives.core.links import NETWORKS
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.drawing import draw
@@ -79,7 +80,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.option("-d", "--dtype", type=Names(list(_ITEMSIZES)), default="float32", show_default=True, metavar="NAME")
 @click.option(
     "--transport",
-    type=Names(["shm", "tcp", "inproc"]),
+    type=Names(["shm", "tcp", "verbs", "inproc"]),
     default="shm",
     show_default=True,
     help="The slowest that any two ranks use. inproc: threads.",
@@ -88,7 +89,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     "--ranks-per-host",
     type=click.IntRange(1),
     metavar="N",
-    help="Ranks on each host, numbered host by host. Default: one over tcp, else all.",
+    help="Ranks on each host, numbered host by host. Default: one over tcp and verbs, else all.",
 )
 @click.option("--draw", "file", type=click.Path(path_type=Path), callback=picture, help="Draw it: .svg, .png or .pdf.")
 @click.option("--import", "module", metavar="MODULE", help="A module that registers algorithms of your own.")
@@ -124,14 +125,14 @@ def command(
     if listing:
         click.echo("\n".join(_list([collective] if collective else list(COLLECTIVES))))
         return
-    if transport != "tcp" and ranks_per_host is not None and ranks_per_host < ranks:
+    if transport not in NETWORKS and ranks_per_host is not None and ranks_per_host < ranks:
         raise click.BadParameter(f"several hosts are not linked by {transport}", param_hint="'--ranks-per-host'")
     if rank is not None and rank >= ranks:
         raise click.BadParameter(f"{rank} is not one of {ranks} ranks, counted from 0", param_hint="'--rank'")
     if file is not None and ranks > MOST_COUNTED:
         raise click.BadParameter(f"a picture has room for {MOST_COUNTED} ranks", param_hint="'--draw'")
     kind = transport if ranks > 1 else "self"
-    layout = even(ranks, ranks_per_host or (1 if kind == "tcp" else ranks))
+    layout = even(ranks, ranks_per_host or (1 if kind in NETWORKS else ranks))
     most = max(map(len, layout.members))
     situation = Situation(ranks, kind, most > usable_cores(), per_host=most, hosts=len(layout.members))
     table = _table(situation)

@@ -41,7 +41,8 @@ class Setting:
     """The settings that all simulations of one run of `collectives simulate` have in common.
 
     - `algorithms`: the algorithms to simulate; if empty, the algorithm that a real group would choose
-    - `kind`: the transport of the group; None for "shm" on one host, and "tcp" on several
+    - `kind`: the transport of the group; None for "shm" on one host, and `network` on several
+    - `network`: the transport between hosts, "tcp" or "verbs"
     - `here`: choose algorithms by the table that was measured on this machine
     - `form`: the wire format in which arrays of float32 are sent; None to send bytes as they are
     """
@@ -54,6 +55,7 @@ class Setting:
     kind: str | None = None
     here: bool = False
     form: Format | None = None
+    network: str = "tcp"
 
     def sent(self, nbytes: int) -> int:
         """How many bytes are sent of an array of `nbytes` bytes."""
@@ -79,7 +81,7 @@ class Setting:
         """The algorithm that the built-in table chooses; with `here`, the one that this machine's table chooses."""
         most = min(self.topology.ranks_per_host, ranks)
         hosts = -(-ranks // self.topology.ranks_per_host)
-        kind = "self" if ranks == 1 else self.kind or ("shm" if hosts == 1 else "tcp")
+        kind = "self" if ranks == 1 else self.kind or ("shm" if hosts == 1 else self.network)
         situation = Situation(ranks, kind, self.topology.per_core(ranks) > 1, most, hosts)
         table = DEFAULTS
         if self.here:

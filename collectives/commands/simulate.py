@@ -23,6 +23,7 @@ from collectives.commands.modules import load
 from collectives.commands.options import Names, picture, writable
 from collectives.commands.predictions import Setting, sweep, train
 from collectives.core import tables
+from collectives.core.links import NETWORKS
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.simulation import training
@@ -106,6 +107,15 @@ def _checked(read: Callable[..., _T], *arguments: object) -> _T:
     help="Joined by commas; or auto.",
 )
 @click.option("--root", type=click.IntRange(min=0), default=0, show_default=True, metavar="RANK")
+@click.option(
+    "--transport",
+    "network",
+    type=Names(list(NETWORKS)),
+    default="tcp",
+    show_default=True,
+    metavar="NAME",
+    help="Between hosts, for --algorithms auto: tcp or verbs.",
+)
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Of a host.  [default: one for each rank]")
 @click.option(
@@ -136,7 +146,7 @@ def _checked(read: Callable[..., _T], *arguments: object) -> _T:
     "--here",
     "kind",
     metavar="KIND",
-    help="This machine, with the costs that `collectives bench simulator` found for KIND: shm or tcp.",
+    help="This machine, with the costs that `collectives bench simulator` found for KIND: shm, tcp or verbs.",
 )
 @click.option("--show-costs", is_flag=True, help="Print the costs in force, as such a file is written.")
 @click.option(
@@ -174,6 +184,7 @@ def command(
     stepfactor: float | None,
     names: str,
     root: int,
+    network: str,
     ranks_per_host: int,
     cores: int | None,
     cards: int,
@@ -225,6 +236,7 @@ def command(
             kind,
             kind is not None,
             None if wire is None else format_of(wire),
+            network,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -30,7 +30,7 @@ T = TypeVar("T")
 HasEnded = Callable[[int], bool]  # given a rank
 
 _MOST_SCHEMES: Final = 16
-_WIRES: Final = ("verbs", "tcp")  # transports whose ranks share no memory
+NETWORKS: Final = ("verbs", "tcp")  # transports between hosts, the fastest first
 
 
 def _nobody_has(_rank: int) -> bool:
@@ -337,7 +337,7 @@ def link(
         sockets,
         cache_share(mine, identities),
         shm.have_heaps(
-            m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind not in _WIRES
+            m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind not in NETWORKS
         ),
         job,
         numbers,
@@ -490,7 +490,7 @@ def slowest(kinds: Sequence[str]) -> str:
     All ranks get the same answer: if there are several processes, every rank has a peer in another process, and if
     there are several machines, every rank has a peer on another machine.
     """
-    order = ("self", "inproc", "shm", *_WIRES)
+    order = ("self", "inproc", "shm", *NETWORKS)
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
 
 

@@ -220,6 +220,7 @@ def test_the_command_of_its_own() -> None:
         (["--bucket", "1M"], "--bucket is for --trace"),
         (["--peers", "pigeon"], "no peer 'pigeon'; there are gloo"),
         (["--memory", "--limits"], "goes with no other figures"),
+        (["--transport", "verbs", "--limits"], "is measured by perftest"),
         (["--renew", "--row", "2"], "calls without anything between them"),
         (["-b", "512T", "-e", "512T"], "need"),
         (["-n", "0"], "0 is not in the range"),

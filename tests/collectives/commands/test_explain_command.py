@@ -91,6 +91,13 @@ def test_ranks_that_share_hosts() -> None:
     assert one_rank(schedule("broadcast", "hierarchical_chain", 3, 5, layout=layout)) in printed
 
 
+def test_rdma_links_hosts_too() -> None:
+    printed = text("allreduce", "-n", "6", "--ranks-per-host", "2", "--transport", "verbs", "-b", "64M")
+    assert "6 ranks, over verbs" in printed and "6 ranks on 3 hosts" in printed
+    assert "algorithm  hierarchical_ring: " in printed
+    assert "algorithm  ring: " in text("allreduce", "-n", "6", "--transport", "verbs", "-b", "64M")
+
+
 def test_several_hosts_are_not_linked_by_memory() -> None:
     result = run("allreduce", "-n", "4", "--ranks-per-host", "2", "--transport", "shm")
     assert result.exit_code == 2 and "several hosts are not linked by shm" in result.output

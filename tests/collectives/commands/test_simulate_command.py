@@ -10,9 +10,12 @@ from click.testing import CliRunner, Result
 
 from collectives.algorithms import algorithms, registry
 from collectives.base.version import library_version
+from collectives.commands import predictions
 from collectives.commands.main import main
 from collectives.core import tables
 from collectives.core.tables import Machine
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.table import join, parse
 from collectives.simulation.cost import Costs
 from collectives.transports.host import usable_cores
 
@@ -77,7 +80,7 @@ def test_costs_from_everywhere(tmp_path: Path) -> None:
     assert Costs.from_text(printed) == Costs(latency=3e-6, hop=1e-6, overhead=1e-6)
 
 
-def test_the_algorithm_that_would_be_chosen(tmp_path: Path) -> None:
+def test_the_algorithm_that_would_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(*arguments: str) -> list[str]:
         text("--algorithms", "auto", "--json", str(tmp_path / "a.json"), *arguments)
         return [p["algorithm"] for p in json.loads((tmp_path / "a.json").read_text())["predictions"]]
@@ -85,6 +88,9 @@ def test_the_algorithm_that_would_be_chosen(tmp_path: Path) -> None:
     assert chosen("-n", "4", "--ranks-per-host", "4", "-b", "1K:1M:1024") == ["one_shot", "two_shot"]
     assert chosen("-n", "4", "-b", "1K:1M:1024") == ["one_shot", "two_shot"]
     assert chosen("-n", "4:16:4", "--ranks-per-host", "4") == ["two_shot", "hierarchical_ring"]
+    monkeypatch.setattr(predictions, "DEFAULTS", join([parse("allreduce verbs any any tree"), DEFAULTS]))
+    assert chosen("-n", "4", "--transport", "verbs", "-b", "1M") == ["tree"]
+    assert chosen("-n", "4", "-b", "1M") == ["two_shot"]
     assert "120 ms" in text("--gradients", "4M", "--compute-time", "120ms", "-n", "4", "--algorithms", "auto")
 
 
