@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.verbs.networks import ip, only_in_the_vm
-from tests.verbs.programs import started
+from tests.verbs.programs import run, started
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -57,3 +57,48 @@ def test_verbs_between_hosts_that_both_have_them(tmp_path: Path, hosts: list[str
             assert process.returncode == 0, out + errors
             wanted = "1 over verbs" if devices == ("rxe0", "rxe1") else "1 over tcp"
             assert wanted in out, out
+
+
+TWO_EACH = """
+# Through shared memory inside a host, by RDMA between hosts: the device reads and writes the arrays of comm.empty.
+n = 300_000
+x, out = comm.empty(n), comm.empty(n)
+later = comm.split(0)  # another communicator, with other links, and the same registrations
+made, copied = [], []
+for turn in range(30):
+    x[...] = np.arange(n) % 1000 + rank + turn
+    out[...] = -1
+    where = later if turn % 3 == 2 else comm
+    where.allreduce(x, out=out, algorithm="hierarchical_ring")
+    assert np.array_equal(out, np.arange(n) % 1000 * size + 6 + size * turn), turn
+    if turn >= 3:
+        made.append(counts()["regions_made"])
+        copied.append(counts()["copied"])
+say([sorted(link["kind"] for link in comm.dump()["links"]), made, copied, counts()])
+del x, out
+# Blocks that come and go, at the same addresses, give back what was registered.
+for turn in range(5):
+    x = comm.empty(n + turn)
+    x[...] = rank
+    comm.allreduce(x, out=x, algorithm="hierarchical_ring")
+    assert (x == 6).all()
+    del x
+say(counts()["regions_kept"])
+comm.barrier()
+later.close()
+comm.close()
+"""
+
+
+def test_shared_memory_in_a_host_and_verbs_between_hosts(tmp_path: Path, hosts: list[str]) -> None:
+    of_hosts = [
+        [*host.split(), "env", f"COLLECTIVES_VERBS_DEVICE=rxe{number}", f"COLLECTIVES_INTERFACE=tcp{'ab'[number]}"]
+        for number, host in enumerate(hosts)
+    ]
+    prefixes = [of_hosts[rank // 2] for rank in range(4)]
+    for (kinds, made, copied, total), kept in run(TWO_EACH, 4, tmp_path, transport="auto", prefixes=prefixes):
+        assert "verbs" in kinds and "shm" in kinds
+        assert total["straight"] > 0 and len(set(copied)) == 1, (copied, total)
+        assert len(set(made)) == 1, made
+        assert total["regions_refused"] == 0
+        assert kept == 0, "registrations outlive their arrays"

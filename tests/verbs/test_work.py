@@ -43,6 +43,27 @@ def test_a_large_allreduce_moves_its_formula_and_copies_nothing(tmp_path: Path, 
         assert done["work_requests"] <= 1.2 * formula / 2 * (1 / (32 << 10) + 1 / (256 << 10)) + 20 * size, done
 
 
+def test_scratch_memory_is_registered_once(tmp_path: Path) -> None:
+    """Blocks are put together in scratch memory, sent from there, and received there."""
+    program = """
+    x = np.empty((size, 16 << 10), np.float32)
+    out = np.empty_like(x)
+    for turn in range(12):
+        if turn == 2:
+            before = counts()
+        x[...] = rank * size + np.arange(size)[:, None] + turn
+        comm.alltoall(x, out=out, algorithm="bruck")
+        assert (out == np.arange(size)[:, None] * size + rank + turn).all()
+    after = counts()
+    say({name: after[name] - before[name] for name in after})
+    comm.barrier()
+    comm.close()
+    """
+    for (done,) in run(program, 4, tmp_path):
+        assert done["straight"] == done["payload"] == 10 * 4 * (64 << 10), done
+        assert done["copied"] == 0 and done["regions_made"] == 0, done
+
+
 def test_a_short_message_is_one_work_request(tmp_path: Path) -> None:
     program = """
     x = np.zeros(1)

@@ -8,23 +8,23 @@
 namespace collectives {
 
 LastingMemory& LastingMemory::of_process() {
-    static LastingMemory memory;
-    return memory;
+    static auto* const memory = new LastingMemory;  // never destroyed: memory may end at the very end
+    return *memory;
 }
 
 LastingMemory::LastingMemory() : process_(::getpid()) {}
 
 bool LastingMemory::is_inherited() const { return ::getpid() != process_; }
 
-std::uint64_t LastingMemory::begin(std::span<std::byte> bytes) {
+std::uint64_t LastingMemory::begin(std::span<std::byte> bytes, Owner owner) {
     if (is_inherited() || bytes.empty()) return 0;
     std::vector<std::uint64_t> ended;
     std::uint64_t id = 0;
     {
         const std::lock_guard lock(mutex_);
-        take_out(bytes, ended);
+        take_out(bytes, true, ended);
         id = ++last_;
-        stretches_.emplace(bytes.data(), Stretch{id, bytes});
+        stretches_.emplace(bytes.data(), Stretch{id, bytes, owner == Owner::library});
         first_bytes_.emplace(id, bytes.data());
     }
     forget(ended);
@@ -49,23 +49,32 @@ bool LastingMemory::lasts(std::uint64_t stretch) const {
     return first_bytes_.contains(stretch);
 }
 
-void LastingMemory::end_overlapping(std::span<const std::byte> bytes) {
+void LastingMemory::end_overlapping(std::span<const std::byte> bytes) { end_overlapping(bytes, false); }
+
+void LastingMemory::end_pages(std::span<const std::byte> bytes) { end_overlapping(bytes, true); }
+
+void LastingMemory::end_overlapping(std::span<const std::byte> bytes, bool of_library) {
     if (is_inherited() || bytes.empty()) return;
     std::vector<std::uint64_t> ended;
     {
         const std::lock_guard lock(mutex_);
-        take_out(bytes, ended);
+        take_out(bytes, of_library, ended);
     }
     forget(ended);
 }
 
-void LastingMemory::take_out(std::span<const std::byte> bytes, std::vector<std::uint64_t>& ended) {
+void LastingMemory::take_out(std::span<const std::byte> bytes, bool of_library,
+                             std::vector<std::uint64_t>& ended) {
     const std::byte* const end = bytes.data() + bytes.size();
     auto place = stretches_.lower_bound(end);
     while (place != stretches_.begin()) {
         const auto before = std::prev(place);
         const Stretch& stretch = before->second;
         if (stretch.bytes.data() + stretch.bytes.size() <= bytes.data()) break;
+        if (stretch.is_of_library && !of_library) {
+            place = before;
+            continue;
+        }
         ended.push_back(stretch.id);
         first_bytes_.erase(stretch.id);
         place = stretches_.erase(before);

@@ -1,4 +1,5 @@
-// Memory of callers whose end is announced, so that links may keep what they have registered of it.
+// Memory whose end is announced, so that links may keep what they have registered of it: arrays of callers,
+// and memory of this library.
 //
 // A stretch of memory lasts from `begin` to `end`. Whoever calls `begin` calls `end` before the memory is
 // freed or gets another owner. Memory that nobody announces lasts for one message only.
@@ -16,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/export.hpp"
@@ -27,6 +29,7 @@ class COLLECTIVES_API LastingMemory {
     struct Stretch {
         std::uint64_t id = 0;  // never used again
         std::span<std::byte> bytes;
+        bool is_of_library = false;
     };
 
     // Keeps something of stretches.
@@ -39,13 +42,17 @@ class COLLECTIVES_API LastingMemory {
 
     static LastingMemory& of_process();
 
+    enum class Owner : std::uint8_t { caller, library };
+
     // Returns the id of the new stretch. Those that overlap it end, since memory has one owner.
-    std::uint64_t begin(std::span<std::byte> bytes);
+    std::uint64_t begin(std::span<std::byte> bytes, Owner owner = Owner::caller);
     // Without effect for a stretch that has ended.
     void end(std::uint64_t stretch);
     bool lasts(std::uint64_t stretch) const;
-    // These bytes have an owner who announces nothing.
+    // These bytes have an owner who announces nothing, unless they are the library's.
     void end_overlapping(std::span<const std::byte> bytes);
+    // These bytes are about to get other pages, whoever owns them.
+    void end_pages(std::span<const std::byte> bytes);
     // The stretch to which all of these bytes belong.
     std::optional<Stretch> find(std::span<const std::byte> bytes) const;
     void add(std::weak_ptr<Keeper> keeper);
@@ -55,8 +62,9 @@ class COLLECTIVES_API LastingMemory {
 
     LastingMemory();
     bool is_inherited() const;
-    // With the lock: take out the stretches that overlap these bytes.
-    void take_out(std::span<const std::byte> bytes, std::vector<std::uint64_t>& ended);
+    void end_overlapping(std::span<const std::byte> bytes, bool of_library);
+    // With the lock: take out the stretches that overlap these bytes, the library's only if `of_library`.
+    void take_out(std::span<const std::byte> bytes, bool of_library, std::vector<std::uint64_t>& ended);
     // Without the lock, since a keeper may be waiting for a device.
     void forget(const std::vector<std::uint64_t>& ended);
 
@@ -66,6 +74,28 @@ class COLLECTIVES_API LastingMemory {
     ByAddress stretches_;                                    // by their first byte
     std::map<std::uint64_t, const std::byte*> first_bytes_;  // by id
     std::vector<std::weak_ptr<Keeper>> keepers_;
+};
+
+// Memory of this library, which lasts as long as this object.
+class LastingBlock {
+  public:
+    LastingBlock() = default;
+    explicit LastingBlock(std::span<std::byte> bytes)
+        : stretch_(LastingMemory::of_process().begin(bytes, LastingMemory::Owner::library)) {}
+    LastingBlock(LastingBlock&& other) noexcept : stretch_(std::exchange(other.stretch_, 0)) {}
+    LastingBlock& operator=(LastingBlock&& other) noexcept {
+        std::swap(stretch_, other.stretch_);
+        other.end();
+        return *this;
+    }
+    ~LastingBlock() { end(); }
+
+    void end() {
+        if (stretch_ != 0) LastingMemory::of_process().end(std::exchange(stretch_, 0));
+    }
+
+  private:
+    std::uint64_t stretch_ = 0;
 };
 
 }  // namespace collectives

@@ -20,17 +20,21 @@ void Buffers::begin(const Operation& operation, std::byte* in, std::byte* out) {
 }
 
 void Buffers::end() {
-    if (scratch_size_ <= kept_scratch) return;
+    if (scratch_size_ > kept_scratch) free_scratch();
+}
+
+void Buffers::free_scratch() {
+    lasting_.end();
     scratch_.reset();
     scratch_size_ = 0;
 }
 
 std::byte* Buffers::scratch(std::uint64_t bytes) {
     if (bytes > scratch_size_) {
-        scratch_.reset();
-        scratch_size_ = 0;
+        free_scratch();
         scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes + scratch_alignment);
         scratch_size_ = bytes;
+        lasting_ = LastingBlock({scratch_.get(), bytes + scratch_alignment});
     }
     const auto address = reinterpret_cast<std::uintptr_t>(scratch_.get());
     return scratch_.get() + (-address & (scratch_alignment - 1));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "link/lasting_memory.hpp"
 #include "schedule/program.hpp"
 
 namespace collectives {
@@ -25,9 +26,11 @@ class Buffers {
 
   private:
     std::byte* scratch(std::uint64_t bytes);
+    void free_scratch();
 
     std::vector<std::byte*> places_;
     std::unique_ptr<std::byte[]> scratch_;
+    LastingBlock lasting_;  // the scratch memory, whose registrations are kept as long
     std::uint64_t scratch_size_ = 0;
 };
 

@@ -14,6 +14,7 @@
 
 #include "base/cpu.hpp"
 #include "base/error.hpp"
+#include "link/lasting_memory.hpp"
 #include "shm/private_pages.hpp"
 
 namespace collectives {
@@ -235,6 +236,8 @@ bool Arena::withdraw(std::byte* data, std::size_t n) {
             continue;
         }
         const std::size_t stop = next == withdrawn_.end() ? end : std::min(end, next->first);
+        LastingMemory::of_process().end_pages(
+            {base_ + at, stop - at});  // a device would go on with the old ones
         if (!make_private(base_ + at, stop - at, fd_.get(), at)) return false;
         withdrawn_.emplace(at, stop);
         at = stop;

@@ -7,6 +7,7 @@
 
 #include "base/cpu.hpp"
 #include "base/error.hpp"
+#include "link/lasting_memory.hpp"
 #include "shm/room.hpp"
 
 namespace collectives {
@@ -44,7 +45,12 @@ void GroupMemory::mark_closed(std::optional<int> lost) {
 std::shared_ptr<std::byte> GroupMemory::allocate(std::size_t bytes) {
     std::byte* const data = arena_->allocate(bytes);
     if (data == nullptr) return nullptr;
-    return {data, [arena = arena_, bytes](std::byte* given) { arena->release(given, bytes); }};
+    LastingMemory& lasting = LastingMemory::of_process();
+    const std::uint64_t stretch = lasting.begin({data, bytes}, LastingMemory::Owner::library);
+    return {data, [arena = arena_, bytes, stretch, &lasting](std::byte* given) {
+                lasting.end(stretch);
+                arena->release(given, bytes);
+            }};
 }
 
 SharedMemoryUse GroupMemory::memory() const {

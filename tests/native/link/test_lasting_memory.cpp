@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "link/lasting_memory.hpp"
@@ -64,6 +65,29 @@ TEST_CASE("memory has one owner: what overlaps a new stretch ends, and nothing e
     CHECK(!memory().find(all.subspan(80, 1)));
     memory().end(ids[0]);
     CHECK(kept->forgotten.size() == 6);
+}
+
+TEST_CASE("memory of the library ends with its pages, but not because a caller announces nothing") {
+    std::array<std::byte, 90> bytes{};
+    const std::span all(bytes);
+    const auto kept = keeper();
+    LastingBlock block(all.subspan(30, 30));
+    const std::uint64_t before = memory().begin(all.first(30));
+    memory().end_overlapping(all.subspan(20, 70));
+    CHECK(kept->forgotten == std::vector<std::uint64_t>{before});
+    const auto found = memory().find(all.subspan(30, 30));
+    REQUIRE(found);
+    LastingBlock moved = std::move(block);
+    CHECK(memory().find(all.subspan(30, 30))->id == found->id);
+    SUBCASE("other pages") {
+        memory().end_pages(all.subspan(59, 10));
+        moved = LastingBlock(all.subspan(30, 30));  // the old one has nothing to end any more
+    }
+    SUBCASE("the end of the block") {
+        moved.end();
+        CHECK(!memory().find(all.subspan(30, 1)));
+    }
+    CHECK(kept->forgotten == std::vector<std::uint64_t>{before, found->id});
 }
 
 TEST_CASE("a keeper that is gone is not asked") {

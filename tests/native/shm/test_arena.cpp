@@ -5,9 +5,11 @@
 #include <atomic>
 #include <random>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "base/error.hpp"
+#include "link/lasting_memory.hpp"
 #include "shm/arena.hpp"
 
 using namespace collectives;
@@ -92,6 +94,16 @@ TEST_CASE("who still writes to memory that was withdrawn reaches nobody") {
     for (std::byte* next = own->allocate(n); next != nullptr; next = own->allocate(n)) {
         REQUIRE((next + n <= data || next >= data + n));
     }
+}
+
+TEST_CASE("nobody keeps a registration of memory that was withdrawn") {
+    const auto own = Arena::create_shared(geometry());
+    const std::size_t n = 4 * page_size;
+    const std::span block(own->allocate(n), n);
+    const LastingBlock lasting(block);
+    REQUIRE(LastingMemory::of_process().find(block));
+    REQUIRE(own->withdraw(block.data() + page_size, 10));
+    CHECK(!LastingMemory::of_process().find(block));
 }
 
 TEST_CASE("no store of the owner's own threads is lost while memory is withdrawn") {
