@@ -178,6 +178,7 @@ class Group:
         job: Job | None = None,
         job_ranks: Sequence[int] = (),
         host: str = "",
+        rendezvous: int = 0,
     ) -> None:
         """`context`: 16 bytes that identify run and communicator. `secret` may be empty (insecure).
         `segment`: bytes per slice, 0 for the default. `oversubscribed`: ranks outnumber cores on this host. `home`:
@@ -187,7 +188,8 @@ class Group:
         last-level cache, 0 if unknown. `heap`: False if the address space of this rank, or of a rank that shares
         memory with it, is too small for the heap from which `empty` allocates. `job`: the job that the group belongs
         to, None for a new one. `job_ranks[r]`: the rank in that job of the group's rank r; empty if they are equal.
-        `host`: this rank's, for messages."""
+        `host`: this rank's, for messages. `rendezvous`: the shortest message, in bytes, for which links over verbs use
+        the rendezvous protocol; 0 for the default."""
 
     def listen(self, scheme: str, fd: int) -> None:
         """Accept peers of the transport `scheme` on the socket `fd`, which is bound, listening and non-blocking.

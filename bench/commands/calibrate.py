@@ -194,6 +194,8 @@ def _not_quiet(reasons: Sequence[str], kept: bool = False) -> str:
 def _report(table: Table, found: Outcome, path: Path) -> None:
     if found.sockets is not None:
         click.echo(f"# tcp: {found.sockets} socket{'s' if found.sockets > 1 else ''} a link")
+    if found.rendezvous is not None:
+        click.echo(f"# verbs: rendezvous protocol from {found.rendezvous} bytes on")
     for kind, link in found.links.items():
         speed = f"{1 / link.beta / 1e9:.2f} GB/s, reduces {1 / link.gamma / 1e9:.2f} GB/s"
         click.echo(f"# {kind}: a message takes {link.alpha * 1e6:.2f} us, then {speed}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import log
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from collectives.algorithms import registry
-from collectives.calibration import links, noise
+from collectives.calibration import links, noise, protocol, sockets
 from collectives.calibration.calls import Arrays, Call
 from collectives.calibration.model import MOST_PLAYED, Model
 from collectives.calibration.settle import STRANGER, SWITCH, rows, settle
-from collectives.calibration.sockets import SMALLEST, best_linked
+from collectives.calibration.sockets import SMALLEST
 from collectives.calibration.timing import Stopwatch, Times
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.form import Schedule
@@ -52,7 +53,8 @@ class Effort:
     - `stranger`: the gain that is needed for an algorithm other than the library's default. Both gains are logarithms
       of a ratio of times
     - `doubt`: how many standard errors are subtracted from a measured gain
-    - `sockets`: whether to measure how many TCP connections between two ranks are best
+    - `links`: whether to measure how links are fastest: how many TCP connections between two ranks are best, and from
+      which number of bytes on messages over verbs should use the rendezvous protocol
     """
 
     name: str
@@ -68,7 +70,7 @@ class Effort:
     switch: float = SWITCH
     stranger: float = STRANGER
     doubt: float = 1.0
-    sockets: bool = False
+    links: bool = False
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
         """Returns a copy of these settings with other limits: on time, on sizes, and on the collectives to measure.
@@ -95,7 +97,7 @@ FULL: Final = Effort(
     racers=3,
     within=1.6,
     to_the_end=True,
-    sockets=True,
+    links=True,
 )
 QUICK: Final = Effort(
     name="quick",
@@ -119,6 +121,8 @@ class Outcome(NamedTuple):
 
     - `links`: costs of messages, by transport
     - `sockets`: the best number of TCP connections between two ranks, None if not measured
+    - `rendezvous`: from which number of bytes on messages over verbs should use the rendezvous protocol, None if not
+      measured, or if the library's choice is best
     - `seconds`: how long the calibration took
     - `noise`: reasons why the times are unreliable. If there are any, `table` is empty, unless the caller asked to
       tolerate them
@@ -129,14 +133,16 @@ class Outcome(NamedTuple):
     sockets: int | None
     seconds: float
     noise: tuple[str, ...] = ()
+    rendezvous: int | None = None
 
     @property
     def facts(self) -> dict[str, str]:
-        """Returns `links`, `sockets` and `noise` as a dict of texts by name; they are saved in the file of `table`."""
+        """Returns all but `table` and `seconds` as a dict of texts by name; they are saved in the file of `table`."""
         reported = links.facts(self.links)
         if self.noise:
             reported["noise"] = "; ".join(self.noise)
-        return reported if self.sockets is None else {"sockets": str(self.sockets), **reported}
+        chosen = {"sockets": self.sockets, "rendezvous": self.rendezvous}
+        return {**{name: str(value) for name, value in chosen.items() if value is not None}, **reported}
 
 
 def calibrate(
@@ -150,14 +156,22 @@ def calibrate(
     allreduces, whose algorithms `comm` chooses as usual. Raises the errors of collective calls.
     """
     watch, quiet = Stopwatch(comm), _Quiet(comm, tolerant)
-    over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
-    if not (effort.sockets and over_tcp):
-        return _calibrate(comm, usual, effort, watch, say or _silent, quiet)
-    if say is not None:
-        say("allreduce over links of one and of several sockets", 0.0)
-    with best_linked(comm, watch, effort.sizes[-1]) as linked:
-        found = _calibrate(linked, usual, effort, watch, say or _silent, quiet)
-        return found._replace(sockets=linked._linked.sockets) if tolerant or not found.noise else found
+    say = say or _silent
+    kind = comm._linked.situation.kind if effort.links and effort.sizes[-1] >= SMALLEST else "any"
+    with ExitStack() as opened:
+        linked = comm
+        if kind == "tcp":
+            say("allreduce over links of one and of several sockets", 0.0)
+            linked = opened.enter_context(sockets.best_linked(comm, watch, effort.sizes[-1]))
+        elif kind == "verbs":
+            say("messages by the eager and by the rendezvous protocol", 0.0)
+            linked = opened.enter_context(protocol.best_linked(comm, watch))
+        found = _calibrate(linked, usual, effort, watch, say, quiet)
+        if found.noise and not tolerant:
+            return found
+        if kind == "tcp":
+            return found._replace(sockets=linked._linked.sockets)
+        return found._replace(rendezvous=linked._linked.rendezvous or None)
 
 
 def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatch, say: Say, quiet: _Quiet) -> Outcome:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -64,6 +65,7 @@ def fewest(seconds: Times) -> int:
 
 
 def _wider(comm: Communicator, count: int, draw: int) -> Communicator:
-    group = comm._child(0, comm.rank, f"sockets{count}.{draw}", count)
+    policy = replace(comm._origin.policy, sockets=count)
+    group = comm._child(0, comm.rank, f"sockets{count}.{draw}", policy)
     assert group is not None
     return group

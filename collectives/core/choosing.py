@@ -33,6 +33,7 @@ import numpy as np
 
 from collectives.algorithms import registry
 from collectives.core import tables
+from collectives.core.links import NETWORKS
 from collectives.core.tables import Machine
 from collectives.native.errors import ConfigMismatch
 from collectives.native.spelling import hint
@@ -181,7 +182,7 @@ def worth_it(situation: Situation) -> bool:
     return (
         alone_here
         and 2 <= situation.size <= MOST_RANKS
-        and situation.kind in ("shm", "tcp")
+        and situation.kind in ("shm", *NETWORKS)
         and not situation.oversubscribed
     )
 

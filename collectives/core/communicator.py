@@ -36,7 +36,7 @@ from collectives.core.completion import Completion
 from collectives.core.explaining import explain, explain_cuda
 from collectives.core.family import Origin, separate
 from collectives.core.hierarchy import levels
-from collectives.core.links import Linked
+from collectives.core.links import Linked, Policy
 from collectives.core.movements import Movements
 from collectives.core.nccl import Former
 from collectives.core.plans import Plans
@@ -389,10 +389,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         self._children += 1
         return self._child(chosen, place, f"split{self._children}.{chosen}")
 
-    def _child(self, color: int | None, key: int, path: str, sockets: int | None = None) -> Communicator | None:
+    def _child(self, color: int | None, key: int, path: str, policy: Policy | None = None) -> Communicator | None:
         runner = self._runner
         runner.gate.check_outside()
-        child = self._bare_child(color, key, path, self._everyones, Deadline(runner.timeout), sockets)
+        child = self._bare_child(color, key, path, self._everyones, Deadline(runner.timeout), policy)
         if child is not None and path != _ENGINES:
             try:
                 child._use_streams()
@@ -409,11 +409,11 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         path: str,
         everyones: Callable[[bytes], Sequence[bytes]],
         deadline: Deadline,
-        sockets: int | None = None,
+        policy: Policy | None = None,
     ) -> Communicator | None:
         """A communicator of the ranks with the same `color`, which runs calls in host memory only."""
         runner = self._runner
-        origin = self._origin.child(path, sockets)
+        origin = self._origin.child(path, policy)
         found = separate(self._rank, color, key, origin, everyones, deadline, self._linked)
         if found is None:
             return None

@@ -62,6 +62,8 @@ def explain(
     peers = Counter(kind for kind in linked.kinds if kind != "self")
     sockets = linked.sockets
     each = {"tcp": f" ({sockets} sockets each)"} if sockets > 1 else {}
+    if linked.rendezvous:
+        each["verbs"] = f" (rendezvous from {linked.rendezvous} bytes)"
     links = ", ".join(f"{n} over {kind}{each.get(kind, '')}" for kind, n in peers.items()) or "none"
     usable = [a.name for a in registry.algorithms(collective, prepare.size)]
     others = [name for name in usable if name != chosen.name]

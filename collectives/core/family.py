@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from collectives.calls.moves import Deadline
@@ -31,14 +31,13 @@ class Origin:
     path: str
     policy: Policy
 
-    def child(self, path: str, sockets: int | None = None) -> Origin:
+    def child(self, path: str, policy: Policy | None = None) -> Origin:
         """Returns the `Origin` of a new communicator, whose parent is the communicator with this `Origin`.
 
-        `path`: a name, different for each communicator with the same parent. `sockets`: the number of TCP connections
-        between two ranks; None for as many as in the parent.
+        `path`: a name, different for each communicator with the same parent. `policy`: the settings by which its ranks
+        connect to each other; None for those of the parent.
         """
-        policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
-        return Origin(self.run, self.epoch, f"{self.path}.{path}", policy)
+        return Origin(self.run, self.epoch, f"{self.path}.{path}", policy or self.policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from collectives.core import choosing, default, losses
 from collectives.core.choosing import TableLike, Wish
 from collectives.core.communicator import Communicator
 from collectives.core.family import Origin, separate
-from collectives.core.links import Endpoints, Member, Policy, context, decode, link, settle
+from collectives.core.links import Endpoints, Linked, Member, Policy, context, decode, link, settle
 from collectives.core.tables import Machine
 from collectives.engines import registered
 from collectives.native import _engine
@@ -32,7 +32,7 @@ from collectives.rendezvous import Keeper, Membership, Store, exchange, first_ca
 from collectives.rendezvous._environment import seconds
 from collectives.rendezvous.bootstrap import Launch, bootstrap
 from collectives.rendezvous.mpi import check_world
-from collectives.schedule.table import MOST_SOCKETS
+from collectives.schedule.table import MOST_SOCKETS, Table
 from collectives.transports import registry
 from collectives.transports.transport import Scope
 
@@ -213,8 +213,9 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
             return Machine.of([member.identity for member in members], library_version())
 
         chosen = choosing.agree(comm, wanted, machine, deadline)
-        if not policy.sockets and chosen.sockets and comm._linked.situation.kind == "tcp":
-            comm = _relinked(comm, origin, chosen.sockets, closing, deadline)
+        wanted_links = _measured(policy, chosen, comm._linked)
+        if wanted_links != policy:
+            comm = _relinked(comm, origin, wanted_links, closing, deadline)
             opened.callback(comm.close)
         comm._choose_by(chosen)
         comm._use_streams()
@@ -286,11 +287,22 @@ def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
     return interval, limit
 
 
-def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closing, deadline: Deadline) -> Communicator:
-    """A communicator of the same ranks with `sockets` sockets per link: `comm`, or a new one, and `comm` is closed."""
-    if sockets == comm._linked.sockets:
-        return comm
-    wanted = origin.child("sockets", sockets)
+def _measured(policy: Policy, table: Table, linked: Linked) -> Policy:
+    """Returns `policy` with what `table` says about links of the kind of `linked`, where `policy` leaves it open."""
+    kind = linked.situation.kind
+    sockets = table.sockets or linked.sockets
+    if kind == "tcp" and not policy.sockets and sockets != linked.sockets:
+        return replace(policy, sockets=sockets)
+    if kind == "verbs" and not policy.rendezvous and table.rendezvous:
+        return replace(policy, rendezvous=table.rendezvous)
+    return policy
+
+
+def _relinked(
+    comm: Communicator, origin: Origin, policy: Policy, closing: _Closing, deadline: Deadline
+) -> Communicator:
+    """A new communicator of the same ranks, whose links follow `policy`; `comm` is closed."""
+    wanted = origin.child("links", policy)
     found = separate(comm.rank, 0, comm.rank, wanted, comm._everyones, deadline, comm._linked)
     assert found is not None
     rank, linked = found

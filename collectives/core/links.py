@@ -49,6 +49,8 @@ class Policy:
     - `sockets`: the number of TCP connections between two ranks, 0 if the algorithm table contains the number
     - `heartbeats`: seconds between heartbeats, and seconds of silence before a rank counts as dead. An interval of 0
       means no heartbeats
+    - `rendezvous`: from which number of bytes on messages over verbs use the rendezvous protocol, 0 if the algorithm
+      table contains the number, or else the C++ engine chooses
     """
 
     transport: str
@@ -57,6 +59,7 @@ class Policy:
     segment: int = 0
     sockets: int = 0  # of each link over TCP
     heartbeats: tuple[float, float] = HEARTBEATS
+    rendezvous: int = 0  # bytes
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -258,6 +261,7 @@ class Linked:
     local_size: int
     home: int  # the core to wait on if ranks use all cores
     sockets: int  # of each link over TCP
+    rendezvous: int  # bytes of the shortest message over verbs that uses this protocol, 0 if the C++ engine chooses
     without: Mapping[str, str]  # by library for device memory, why the group does not use it; "" if it may
 
     @property
@@ -342,6 +346,7 @@ def link(
         job,
         numbers,
         mine.host,
+        policy.rendezvous,
     )
     try:
         for kind in sorted(set(kinds) - {"self"}):
@@ -380,6 +385,7 @@ def link(
         local_size=len(layout.members[layout.hosts[rank]]),
         home=home,
         sockets=sockets,
+        rendezvous=policy.rendezvous,
         without=without,
     )
 

@@ -24,7 +24,8 @@ Each line is a row; "#" begins a comment. A row's fields:
 - after a ":", the reason, which is optional
 
 A line NAME = VALUE is a fact about the table: when and where it was made, what was measured. Facts have no effect, with
-one exception: "sockets = 4" is the number of sockets of each link over TCP, 1 to 16.
+two exceptions: "sockets = 4" is the number of sockets of each link over TCP, 1 to 16; "rendezvous = 64K" is the number
+of bytes from which on messages over verbs use the rendezvous protocol, 4K or more.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ ANY_SIZE: Final = 1 << 62
 ANY_RANKS: Final = (1, ANY_SIZE)
 LONGEST: Final = 1 << 18  # characters of a table
 MOST_SOCKETS: Final = 16  # of one link
+LEAST_RENDEZVOUS: Final = 4 << 10  # bytes
+_IN_FORCE: Final = ("sockets", "rendezvous")  # facts that have an effect
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _KIND: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")
@@ -173,6 +176,20 @@ class Table:
             raise ValueError(f"{stated[:80]!r} is no number of sockets, 1 to {MOST_SOCKETS}")
         return int(stated)
 
+    @property
+    def rendezvous(self) -> int | None:
+        """The number of bytes from which on messages over verbs are to use the rendezvous protocol; None if unstated.
+
+        Raises ValueError for an invalid number.
+        """
+        stated = self.facts.get("rendezvous")
+        if stated is None:
+            return None
+        found = _bytes(stated)
+        if found < LEAST_RENDEZVOUS:
+            raise ValueError(f"{stated[:80]!r} is less than {bytes_text(LEAST_RENDEZVOUS)}")
+        return found
+
     def for_group(self, situation: Situation) -> Table:
         """Returns the table with only those rows whose conditions match the group that `situation` describes."""
         return replace(self, rows=tuple(row for row in self.rows if row.fits(situation)))
@@ -185,12 +202,11 @@ class Table:
 def join(tables: Iterable[Table]) -> Table:
     """Joins tables that choose algorithms: returns a table with the rows of all `tables`, in order.
 
-    Of their notes (`facts`) it keeps only `sockets`, the recommended number of TCP connections between two ranks, from
-    the first table that has it.
+    Of their notes (`facts`) it keeps only those about links, `sockets` and `rendezvous`, each from the first table that
+    has it.
     """
     joined = list(tables)
-    stated = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
-    facts = {} if stated is None else {"sockets": stated}
+    facts = {name: table.facts[name] for table in reversed(joined) for name in _IN_FORCE if name in table.facts}
     return Table(tuple(row for table in joined for row in table.rows), facts)
 
 
@@ -211,7 +227,7 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
             fact = _FACT.fullmatch(what)
             if fact is not None:
                 facts[fact[1]] = fact[2]
-                _ = Table((), facts).sockets
+                _ = Table((), facts).sockets, Table((), facts).rendezvous
             else:
                 rows.append(_row(what, f"{name}, line {number}" if source is None else source))
         except ValueError as error:

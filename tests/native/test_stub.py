@@ -47,8 +47,7 @@ def declared(body: list[ast.stmt], prefix: str = "") -> Declared:
 
 
 def _signature(text: str, defaults: Any) -> ast.FunctionDef:
-    for place in re.findall(r"\\(\d+)", text):
-        text = text.replace(f"\\{place}", repr(defaults[int(place)]))
+    text = re.sub(r"\\(\d+)", lambda place: repr(defaults[int(place[1])]), text)
     (function,) = ast.parse(f"{text}: ...").body
     assert isinstance(function, ast.FunctionDef)
     return function

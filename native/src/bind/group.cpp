@@ -85,9 +85,11 @@ class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
             std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets, std::size_t cache,
-            bool heap, const PyJob* job, std::vector<int> job_ranks, std::string host) {
+            bool heap, const PyJob* job, std::vector<int> job_ranks, std::string host,
+            std::size_t rendezvous) {
         Group::Options options;
         options.host = std::move(host);
+        options.rendezvous = rendezvous;
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
         options.identity.group = group_id(context);
         if (job != nullptr) options.job = job->job;
@@ -441,10 +443,12 @@ void add_groups(nb::module_& module) {
 
     nb::class_<PyGroup>(module, "Group")
         .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
-                      bool, int, std::size_t, bool, const PyJob*, std::vector<int>, std::string>(),
+                      bool, int, std::size_t, bool, const PyJob*, std::vector<int>, std::string,
+                      std::size_t>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
              "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1, "cache"_a = 0,
-             "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = nb::make_tuple(), "host"_a = "")
+             "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = nb::make_tuple(), "host"_a = "",
+             "rendezvous"_a = 0)
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("accept", &PyGroup::accept, "scheme"_a)
         .def("listen_in_process", &PyGroup::listen_in_process, "scheme"_a)

@@ -39,6 +39,7 @@ Setup make_setup(const Group::Options& options, const Surroundings& surroundings
     setup.oversubscribed = options.crowded;
     setup.large_maps = options.heap;
     setup.host = options.host;
+    setup.rendezvous = options.rendezvous;
     return setup;
 }
 

@@ -65,9 +65,10 @@ class Group {
         bool heap = true;            // whether peers have address space for all arrays from `empty`
         std::size_t cache = 0;       // bytes of this rank's share of the last-level cache; 0: unknown
         bool oversubscribed = false;
-        bool crowded = false;  // ranks outnumber cores on some host; the same on all ranks
-        int home = -1;         // this rank's home core; -1 for none
-        std::string host;      // this rank's, for messages
+        bool crowded = false;        // ranks outnumber cores on some host; the same on all ranks
+        int home = -1;               // this rank's home core; -1 for none
+        std::string host;            // this rank's, for messages
+        std::size_t rendezvous = 0;  // bytes, see Setup
     };
 
     explicit Group(Options options);

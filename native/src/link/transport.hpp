@@ -41,6 +41,8 @@ struct Setup {
     std::chrono::nanoseconds silence{0};  // after which a peer counts as gone; 0: never
     Commons* commons = nullptr;
     std::shared_ptr<Waker> waker;  // ends the sleep of this rank
+    std::size_t rendezvous =
+        0;  // bytes of the shortest message for a rendezvous protocol; 0: the transport's choice
 };
 
 // How peers connect to each other.

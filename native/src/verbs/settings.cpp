@@ -1,5 +1,6 @@
 #include "verbs/settings.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -41,8 +42,9 @@ double Settings::found_within() const {
     return (retries + 1.0) * timeout_unit * static_cast<double>(std::uint64_t{1} << ack_timeout) * slower;
 }
 
-Settings settings(std::chrono::nanoseconds silence) {
+Settings settings(std::chrono::nanoseconds silence, std::size_t rendezvous) {
     Settings found;
+    if (rendezvous > 0) found.direct_from = std::max<std::size_t>(rendezvous, shortest_direct);
     const auto timeout =
         number("COLLECTIVES_VERBS_TIMEOUT", 1, longest_timeout, ": with 0 a dead path would never be found");
     const auto retries =

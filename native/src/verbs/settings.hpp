@@ -30,7 +30,8 @@ struct Settings {
 };
 
 // Of the environment. `silence`: the limit of heartbeats, 0 for none; the default timeout is shorter if that
-// is needed. Throws Error(transport_unavailable) for values that are not possible.
-Settings settings(std::chrono::nanoseconds silence);
+// is needed. `rendezvous`: `direct_from` as it was measured, which the environment overrides; 0: the default.
+// Throws Error(transport_unavailable) for values that are not possible.
+Settings settings(std::chrono::nanoseconds silence, std::size_t rendezvous = 0);
 
 }  // namespace collectives::verbs

@@ -28,7 +28,7 @@ class VerbsTransport final : public Transport {
     explicit VerbsTransport(const Setup& setup)
         : rank_(setup.rank),
           usual_(std::make_shared<OpenPort>(choose_port(setup.rank))),
-          settings_(settings(setup.silence)) {
+          settings_(settings(setup.silence, setup.rendezvous)) {
         if (setup.segment == 0) return;
         const std::size_t segment = round_up(setup.segment, unit_bytes);
         pieces_ = {std::min(pieces_.of_record, segment), std::min(pieces_.straight, segment)};

@@ -10,7 +10,7 @@ import pytest
 
 import collectives
 from collectives.algorithms import algorithms, get
-from collectives.calibration import FULL, QUICK, calibrate
+from collectives.calibration import FULL, QUICK, calibrate, protocol
 from collectives.calibration.calls import Arrays
 from collectives.calibration.links import Link, facts, from_facts
 from collectives.calibration.model import Model
@@ -113,6 +113,21 @@ def test_what_was_measured_corrects_the_model() -> None:
 def test_costs_survive_being_kept() -> None:
     costs = {"shm": Link(1.5e-6, 8e-11, 1e-10), "tcp": Link(2e-5, 4e-10, 1e-10)}
     assert from_facts({"made": "today", **facts(costs), "half.alpha": "1"}) == costs
+
+
+@pytest.mark.parametrize("first", range(len(protocol.SIZES) + 1))
+def test_from_which_size_on_messages_use_the_rendezvous_protocol(first: int) -> None:
+    froms = [*protocol.SIZES, 2 * protocol.SIZES[-1]]
+    seconds = np.ones((5, len(protocol.SIZES), 3))
+    seconds[:, :, 2] += np.where(np.arange(len(protocol.SIZES)) < first, 1, -0.5)  # at first slower, then faster
+    assert protocol.fastest(seconds) == (froms[first] if first < len(protocol.SIZES) else None)
+    seconds[:, :, 0] = seconds[:, :, 1:].min(axis=2)  # the usual choice is as good
+    assert protocol.fastest(seconds) is None
+
+
+def test_noise_does_not_change_the_protocol() -> None:
+    seconds = np.random.default_rng(3).uniform(1, 1.02, (5, len(protocol.SIZES), 3))
+    assert protocol.fastest(seconds) is None
 
 
 # --- measuring

@@ -116,6 +116,16 @@ def test_a_fact_about_sockets_is_checked_and_survives() -> None:
             parse(f"sockets = {wrong}", "mine")
 
 
+def test_a_fact_about_the_rendezvous_protocol_is_checked_and_survives() -> None:
+    table = parse("rendezvous = 64K")
+    assert table.rendezvous == 64 << 10 and parse("").rendezvous is None
+    joined = join([parse("sockets = 2"), table, parse("sockets = 4\nrendezvous = 8192")])
+    assert (joined.sockets, joined.rendezvous) == (2, 64 << 10)
+    for wrong in ("0", "4095", "-1", "many", "1.5K"):
+        with pytest.raises(ValueError, match=r"mine, line 1: "):
+            parse(f"rendezvous = {wrong}", "mine")
+
+
 @pytest.mark.parametrize(
     ("wrong", "kind", "words"),
     [

@@ -60,6 +60,14 @@ TEST_CASE("what is set is used") {
     CHECK(found.direct_from == 1 << 20);
 }
 
+TEST_CASE("what was measured is used unless something else is set") {
+    CHECK(settings(10s, 128 << 10).direct_from == 128 << 10);
+    CHECK(settings(10s, 1).direct_from == 4 << 10);
+    const std::map<std::string, std::string> set{{"COLLECTIVES_VERBS_DIRECT_FROM", "1048576"}};
+    const Environment environment(set);
+    CHECK(settings(10s, 128 << 10).direct_from == 1 << 20);
+}
+
 TEST_CASE("values with which nothing ever times out are refused, and the variable is named") {
     for (const auto& [variable, value] :
          std::multimap<std::string, std::string>{{"COLLECTIVES_VERBS_TIMEOUT", "0"},
