@@ -35,6 +35,7 @@ from collectives.algorithms import registry
 from collectives.core import tables
 from collectives.core.links import NETWORKS
 from collectives.core.tables import Machine
+from collectives.native._engine import why_no_room
 from collectives.native.errors import ConfigMismatch
 from collectives.native.spelling import hint
 from collectives.schedule.conditions import COLLECTIVES
@@ -51,6 +52,7 @@ TableLike: TypeAlias = "Table | str | os.PathLike[str]"
 
 MODES: Final = ("auto", "cached", "off")
 MOST_RANKS: Final = 64  # of the largest group that is calibrated automatically
+_MOST_OVER_VERBS: Final = 5  # the same; every link locks memory, of which there is enough for links to 4 ranks
 _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 
 
@@ -175,13 +177,13 @@ def worth_it(situation: Situation) -> bool:
 
     `situation` describes the group. Groups on several hosts should not, because the duration is not known in advance.
     Groups with more ranks than cores should not, because times would depend more on the scheduler than on algorithms.
-    Groups whose ranks are threads should not, because they are tests or share a GIL. Groups of more than 64 ranks
-    should not either.
+    Groups whose ranks are threads should not, because they are tests or share a GIL. Groups of more than 64 ranks (over
+    verbs, 5) should not either.
     """
     alone_here = situation.per_host == situation.size
     return (
         alone_here
-        and 2 <= situation.size <= MOST_RANKS
+        and 2 <= situation.size <= (_MOST_OVER_VERBS if situation.kind == "verbs" else MOST_RANKS)
         and situation.kind in ("shm", *NETWORKS)
         and not situation.oversubscribed
     )
@@ -235,7 +237,8 @@ def _plan(
         return _Plan(wanted.table)
     here = machine()
     known = cached(here, situation)
-    if wanted.mode == "auto" and worth_it(situation) and not tables.covers(known, situation) and not _busy(here):
+    can_measure = worth_it(situation) and not _busy(here) and _has_room(situation)
+    if wanted.mode == "auto" and can_measure and not tables.covers(known, situation):
         path = tables.path_for(here, situation)
         if path is not None and reservation.enter_context(tables.reserved(path)):
             from collectives.calibration.run import QUICK  # imported only to measure
@@ -243,6 +246,11 @@ def _plan(
             seconds = min(QUICK.seconds, deadline.left / 4)
             return _Plan(wanted.table, known, seconds, partial(_keep, path, here, situation))
     return _Plan(wanted.table, known)
+
+
+def _has_room(situation: Situation) -> bool:
+    """Whether this process may lock as much memory as the links of one more communicator need."""
+    return situation.kind != "verbs" or why_no_room("verbs", situation.size) is None
 
 
 def _busy(machine: Machine) -> bool:

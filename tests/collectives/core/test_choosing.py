@@ -240,6 +240,7 @@ def test_one_process_at_a_time_measures(cache: Path) -> None:
         (Situation(2, "shm", per_host=2, hosts=1), True),
         (Situation(2, "tcp", per_host=2, hosts=1), True),
         (Situation(2, "verbs", per_host=2, hosts=1), True),
+        (Situation(6, "verbs", per_host=6, hosts=1), False),
         (Situation(64, "shm", per_host=64, hosts=1), True),
         (Situation(65, "shm", per_host=65, hosts=1), False),
         (Situation(1, "self", per_host=1, hosts=1), False),
