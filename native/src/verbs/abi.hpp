@@ -8,6 +8,8 @@
 // and freed by the library alone; of those that are longer, only the first members are declared.
 #pragma once
 
+#include <pthread.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -93,7 +95,7 @@ struct Region {
 
 enum ForkStatus : std::int32_t { fork_disabled = 0, fork_enabled = 1, fork_unneeded = 2 };
 
-enum Access : int { access_local_write = 1, access_remote_write = 2 };
+enum Access : int { access_local_write = 1, access_remote_write = 2, access_on_demand = 64 };
 
 struct Channel {
     void* context = nullptr;
@@ -173,6 +175,31 @@ struct Table {
 struct Context {
     Device* device = nullptr;
     Table table;
+    std::array<std::int32_t, 3> numbers{};
+    alignas(pthread_mutex_t) std::array<std::byte, sizeof(pthread_mutex_t)> mutex{};
+    std::uintptr_t extended = 0;  // `is_extended` if the context is the end of an ExtendedContext
+};
+inline constexpr std::uintptr_t is_extended = ~std::uintptr_t{0};
+
+// On-demand paging, by what is paged and by kind of connection.
+enum OnDemand : std::uint32_t { on_demand_supported = 1, on_demand_write = 4 };
+
+struct ExtendedAttributes {
+    DeviceAttributes attributes;
+    std::uint32_t mask = 0;
+    alignas(8) std::uint64_t on_demand = 0;
+    std::uint32_t on_demand_reliable = 0;
+    std::array<std::uint32_t, 2> on_demand_others{};
+    std::array<std::uint64_t, 64> later{};
+};
+
+// The end of what libibverbs allocates for a context. Newer versions put further members in front.
+struct ExtendedContext {
+    int (*query_device)(Context*, const void*, ExtendedAttributes*, std::size_t) = nullptr;
+    std::array<Unused, 10> others{};
+    std::uint64_t placeholder = 0;
+    std::size_t size = 0;  // of the whole
+    Context context;
 };
 
 struct CompletionQueue {

@@ -16,6 +16,7 @@
 
 #include "base/error.hpp"
 #include "verbs/library.hpp"
+#include "verbs/on_demand.hpp"
 
 namespace collectives::verbs {
 
@@ -120,6 +121,7 @@ Device::Device(std::string name) : name_(std::move(name)) {
         fail("its attributes cannot be read");
     }
     n_ports_ = attributes.n_ports;
+    pages_on_demand_ = verbs::pages_on_demand(context_);
     domain_ = library().alloc_domain(context_);
     if (domain_ == nullptr) fail("it has no protection domain left");
 }

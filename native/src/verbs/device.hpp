@@ -30,6 +30,7 @@ class Device {
     abi::Context* context() const { return context_; }
     abi::Domain* domain() const { return domain_; }
     int n_ports() const { return n_ports_; }
+    bool pages_on_demand() const { return pages_on_demand_; }  // see on_demand.hpp
     // Nothing if that place of the table is empty.
     std::optional<abi::GidEntry> gid(std::uint8_t port, std::uint32_t index) const;
     // Whether the port is down now, as far as the kernel tells.
@@ -42,6 +43,7 @@ class Device {
     abi::Context* context_ = nullptr;
     abi::Domain* domain_ = nullptr;
     int n_ports_ = 0;
+    bool pages_on_demand_ = false;
 };
 
 // Memory of the library's own that the device reads or writes.

@@ -55,6 +55,7 @@ Library load() {
     find(object, "ibv_wc_status_str", found.status_text);
     found.is_fork_initialized =
         reinterpret_cast<std::int32_t (*)()>(object.symbol("ibv_is_fork_initialized"));
+    found.reg_dma_buf = reinterpret_cast<decltype(found.reg_dma_buf)>(object.symbol("ibv_reg_dmabuf_mr"));
     return found;
 }
 

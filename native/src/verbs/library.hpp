@@ -37,6 +37,9 @@ struct Library {
     int (*destroy_queue_pair)(abi::QueuePair* pair);
     const char* (*status_text)(std::uint32_t status);
     std::int32_t (*is_fork_initialized)();  // an abi::ForkStatus; null before rdma-core 35
+    // Null before rdma-core 34.
+    abi::Region* (*reg_dma_buf)(abi::Domain* domain, std::uint64_t offset, std::size_t length,
+                                std::uint64_t address, int descriptor, int access);
 };
 
 // Throws Error(transport_unavailable), which says what to install, if it cannot be loaded.

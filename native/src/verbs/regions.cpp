@@ -37,9 +37,21 @@ bool survives_fork() {
 std::shared_ptr<const Region> Region::make(std::shared_ptr<Device> device, std::span<std::byte> bytes,
                                            bool is_written) {
     const int access = is_written ? abi::access_local_write | abi::access_remote_write : 0;
-    abi::Region* const region = library().reg_mr(device->domain(), bytes.data(), bytes.size(), access);
-    if (region == nullptr) return nullptr;
-    return std::shared_ptr<const Region>(new Region(std::move(device), region, bytes.size()));
+    abi::Region* region = library().reg_mr(device->domain(), bytes.data(), bytes.size(), access);
+    // So much may not be locked: then the device fetches pages when it needs them, if it can.
+    if (const int why = errno; region == nullptr && why == ENOMEM) {
+        if (device->pages_on_demand()) {
+            region =
+                library().reg_mr(device->domain(), bytes.data(), bytes.size(), access | abi::access_on_demand);
+        }
+        errno = why;
+    }
+    return region == nullptr ? nullptr : adopt(std::move(device), region, bytes.size());
+}
+
+std::shared_ptr<const Region> Region::adopt(std::shared_ptr<Device> device, abi::Region* region,
+                                            std::size_t size) {
+    return std::shared_ptr<const Region>(new Region(std::move(device), region, size));
 }
 
 Region::Region(std::shared_ptr<Device> device, abi::Region* region, std::size_t size)

@@ -28,6 +28,9 @@ class Region {
     // to be written.
     static std::shared_ptr<const Region> make(std::shared_ptr<Device> device, std::span<std::byte> bytes,
                                               bool is_written);
+    // The new object ends that registration.
+    static std::shared_ptr<const Region> adopt(std::shared_ptr<Device> device, abi::Region* region,
+                                               std::size_t size);
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
     ~Region();

@@ -85,6 +85,21 @@ SAME(Table, request_notification, ibv_context_ops, req_notify_cq);
 SAME(Table, post_send, ibv_context_ops, post_send);
 SAME(Table, post_receive, ibv_context_ops, post_recv);
 SAME(Context, table, ibv_context, ops);
+SAME_SIZE(Context, ibv_context);
+SAME(Context, extended, ibv_context, abi_compat);
+// Distances from the end, see ExtendedContext.
+#define SAME_BEFORE_END(ours, theirs)                                                    \
+    static_assert(sizeof(abi::ExtendedContext) - offsetof(abi::ExtendedContext, ours) == \
+                  sizeof(verbs_context) - offsetof(verbs_context, theirs))
+SAME_BEFORE_END(query_device, query_device_ex);
+SAME_BEFORE_END(size, sz);
+SAME_BEFORE_END(context, context);
+static_assert(sizeof(abi::ExtendedAttributes) >= sizeof(ibv_device_attr_ex));
+SAME(ExtendedAttributes, on_demand, ibv_device_attr_ex, odp_caps.general_caps);
+SAME(ExtendedAttributes, on_demand_reliable, ibv_device_attr_ex, odp_caps.per_transport_caps.rc_odp_caps);
+SAME_CODE(on_demand_supported, IBV_ODP_SUPPORT);
+SAME_CODE(on_demand_write, IBV_ODP_SUPPORT_WRITE);
+SAME_CODE(access_on_demand, IBV_ACCESS_ON_DEMAND);
 SAME(CompletionQueue, context, ibv_cq, context);
 
 SAME(QueuePair, context, ibv_qp, context);
