@@ -7,7 +7,8 @@ modules of this library that need nothing but NumPy.
 The module of each peer in `NAMES` has
 
     ENVIRONMENT                             name of its virtual environment; peers with the same name share one
-    REQUIREMENTS                            packages to install, pinned, besides NumPy
+    REQUIREMENTS                            packages to install, pinned, besides NumPy; nothing is installed for a
+                                            peer that has neither these nor the following
     BARE                                    packages to install without their dependencies
     commands(python, worker, ranks)         the processes to start; `worker`: the arguments for `python`
     environment(folder)                     environment variables for the workers; `folder`: an empty folder for them
@@ -25,7 +26,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-NAMES: Final = ("gloo", "openmpi", "openmpi-tcp", "mpich", "impi", "tensorflow")
+NAMES: Final = (
+    *("gloo", "openmpi", "openmpi-tcp", "openmpi-ucx", "mpich", "impi", "tensorflow"),
+    "perftest",  # between two ranks
+)
 ON_DEVICES: Final = ("nccl", "torch-nccl", "cupy")
 HOOKS: Final = ("hook-tensorflow", "ring-tensorflow", "hook-torch", "gloo-torch")
 
@@ -63,6 +67,8 @@ class Task(Protocol):
         """
 
     # def renew(self) -> None: write the input, as if it had just been computed; only in tasks that can do this
+    # def times(self, iterations) -> list[float]: run it so often, and return the seconds that it has measured itself;
+    #     only in tasks that are programs with a clock of their own
     # def settle(self) -> None: wait until the calls are complete; only in tasks whose calls return before
 
 

