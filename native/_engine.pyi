@@ -96,6 +96,7 @@ class Operation:
         identity: tuple[int, int, int, int, int, int],
         at_a_time: int = 0,
         part: int = 0,
+        call_bytes: int = 0,
     ) -> None: ...
     @property
     def sections(self) -> int: ...

@@ -60,11 +60,12 @@ class Plan(NamedTuple):
     """How `allreduce_many` divides a list of arrays into parts, each of which one allreduce reduces.
 
     Lists with the same shapes and dtypes share one plan. `free[i]`: the buffers for part i that no call uses at the
-    moment. `purpose`: a text that ranks compare before the allreduce.
+    moment. `purpose`: a text that ranks compare before the allreduce. `nbytes`: the size of all arrays together.
     """
 
     parts: list[Part]
     purpose: str
+    nbytes: int
     free: list[list[Bucket]]
 
 
@@ -137,7 +138,7 @@ class Fusion:
             if len(part.members) == 1:
                 i = part.members[0]
                 call = self._calls.engine_allreduce(
-                    hosts[i], targets[i].host, deadline.left, op, algorithm, plan.purpose
+                    hosts[i], targets[i].host, deadline.left, op, algorithm, plan.purpose, plan.nbytes
                 )
                 steps.append(Step(call))
                 continue
@@ -157,7 +158,8 @@ class Fusion:
         # A single rank sends nothing, so copies to buckets would gain nothing.
         found = parts(form, most if self._calls.size > 1 else 1)
         purpose = f"many {zlib.crc32(repr((form, most)).encode())}"
-        plan = Plan(found, purpose, [[] for _ in found])
+        nbytes = sum(part.elements * part.dtype.itemsize for part in found)
+        plan = Plan(found, purpose, nbytes, [[] for _ in found])
         for part in found:  # raises for invalid arguments before memory is allocated
             self._calls.check_allreduce(part.dtype, part.elements, op, algorithm)
         if len(self._plans) >= _MOST_KEPT:

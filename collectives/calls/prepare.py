@@ -39,6 +39,7 @@ class Shape(NamedTuple):
     - `agreed`: a number of elements that has to be the same on all ranks; 0 if ranks may differ
     - `in_place`: whether input and output are the same memory
     - `purpose`: a text that ranks compare before the collective, to notice that they call different collectives
+    - `call_bytes`: the bytes of all results of a call that consists of several collectives; else 0
     """
 
     collective: str
@@ -50,6 +51,7 @@ class Shape(NamedTuple):
     root: int = 0
     in_place: bool = False
     purpose: str = ""
+    call_bytes: int = 0
 
     @property
     def uneven(self) -> bool:
@@ -131,6 +133,7 @@ class Preparer:
             _bounds(shape.out, grid[1]),
             (code, op, dtype, shape.agreed, shape.root, stands_for),
             at_a_time,
+            call_bytes=shape.call_bytes,
         )
 
     def check_op_name(self, op: str) -> None:

@@ -56,10 +56,10 @@ class ReductionCalls:
         return self.engine_allreduce(x, out, timeout, op, algorithm, purpose)
 
     def engine_allreduce(
-        self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str, purpose: str = ""
+        self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str, purpose: str = "", call_bytes: int = 0
     ) -> Call:
-        """An allreduce whose `op` is a name."""
-        return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
+        """An allreduce whose `op` is a name. `call_bytes`: see `Shape`."""
+        return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose, call_bytes)
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
         """Raises the TypeError or ValueError that `allreduce` raises for these arguments, if any.
@@ -97,12 +97,13 @@ class ReductionCalls:
         root: int,
         algorithm: str,
         purpose: str = "",
+        call_bytes: int = 0,
     ) -> Call:
         deadline = self.limit(timeout)
         receives = collective != "reduce" or root == self._calls.rank
         inp, target, same = operands(x, out, receives)
         n = inp.size
-        shape = Shape(collective, inp.dtype, n, n, n, op, root, same, purpose)
+        shape = Shape(collective, inp.dtype, n, n, n, op, root, same, purpose, call_bytes)
         prepared = self._prepare.collective(shape, algorithm)
         if same and target is not None:
             inp = target.host

@@ -87,7 +87,7 @@ struct PyProgram {
 
 PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
                            nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity,
-                           std::uint64_t at_a_time, int part) {
+                           std::uint64_t at_a_time, int part, std::uint64_t call_bytes) {
     if (part < 0 || part > static_cast<int>(Operation::Part::other)) throw nb::value_error("no such part");
     if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
     if (!supports(static_cast<DType>(dtype), static_cast<Op>(op))) {
@@ -107,9 +107,12 @@ PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op
         return {std::make_shared<const Operation>(Operation::in_sections(
             program.program, static_cast<DType>(dtype), static_cast<Op>(op), n, at_a_time, call))};
     }
-    return {std::make_shared<const Operation>(
-        program.program, static_cast<DType>(dtype), static_cast<Op>(op), to_bounds(in_bounds, plan.in_blocks),
-        to_bounds(out_bounds, plan.out_blocks), call, static_cast<Operation::Part>(part))};
+    auto made = std::make_shared<Operation>(program.program, static_cast<DType>(dtype), static_cast<Op>(op),
+                                            to_bounds(in_bounds, plan.in_blocks),
+                                            to_bounds(out_bounds, plan.out_blocks), call,
+                                            static_cast<Operation::Part>(part));
+    made->set_call_bytes(call_bytes);
+    return {std::move(made)};
 }
 
 }  // namespace
@@ -132,12 +135,12 @@ void add_programs(nb::module_& module) {
             "__init__",
             [](PyOperation* self, const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
                nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity, std::uint64_t at_a_time,
-               int part) {
-                new (self) PyOperation(
-                    make_operation(program, dtype, op, in_bounds, out_bounds, identity, at_a_time, part));
+               int part, std::uint64_t call_bytes) {
+                new (self) PyOperation(make_operation(program, dtype, op, in_bounds, out_bounds, identity,
+                                                      at_a_time, part, call_bytes));
             },
             "program"_a, "dtype"_a, "op"_a, "in_bounds"_a, "out_bounds"_a, "identity"_a, "at_a_time"_a = 0,
-            "part"_a = 0)
+            "part"_a = 0, "call_bytes"_a = 0)
         .def_prop_ro("sections", [](const PyOperation& self) { return self.operation->sections(); })
         .def_prop_ro("memory", [](const PyOperation& self) { return self.operation->memory(); })
         .def_prop_ro("in_bytes", [](const PyOperation& self) { return self.operation->in_bytes(); })

@@ -107,7 +107,7 @@ InFlight& Executor::add(const Request& request) {
     Request& wanted = one->take(request);
     const ResultStores::Work work{&operation.program(), request.is_in_place() ? 0 : operation.in_bytes(),
                                   operation.out_bytes()};
-    const ResultStores::Turn turn = results_.next(work);
+    const ResultStores::Turn turn = results_.next(work, operation.call_bytes());
     wanted.stores = turn.stores;
     wanted.knows_caches = results_.knows_caches();
     if (under_way_.empty()) {

@@ -49,7 +49,11 @@ ResultStores::Kept* ResultStores::find(const Work& work) {
     return found == kept_.end() ? nullptr : &*found;
 }
 
-ResultStores::Turn ResultStores::next(const Work& work) {
+ResultStores::Turn ResultStores::next(const Work& work, std::uint64_t call_bytes) {
+    if (call_bytes > work.out) {
+        const Work whole{work.program, work.in == 0 ? 0 : call_bytes, call_bytes};
+        return {fits(whole) ? Stores::cached : Stores::streaming, false};
+    }
     if (!is_timed(work)) return {fits(work) ? Stores::cached : Stores::streaming, false};
     Kept* kept = find(work);
     if (kept == nullptr) {

@@ -225,6 +225,9 @@ class Operation {
     SpreadFn spread() const { return spread_; }
     std::uint64_t in_bytes() const { return in_bytes_; }
     std::uint64_t out_bytes() const { return out_bytes_; }
+    // Bytes of the results of the whole call, if the call consists of several operations; else `out_bytes`.
+    std::uint64_t call_bytes() const { return std::max(call_bytes_, out_bytes_); }
+    void set_call_bytes(std::uint64_t bytes) { call_bytes_ = bytes; }
     std::uint64_t scratch_bytes() const { return scratch_bytes_; }
     std::span<const std::uint64_t> scratch_offsets() const { return scratch_offsets_; }
     const std::vector<Task>& tasks() const { return tasks_; }
@@ -256,6 +259,7 @@ class Operation {
     SpreadFn spread_;
     std::uint64_t in_bytes_;
     std::uint64_t out_bytes_;
+    std::uint64_t call_bytes_ = 0;
     std::uint64_t scratch_bytes_ = 0;
     std::vector<std::uint64_t> scratch_offsets_;  // where each slot begins in the scratch memory
     std::vector<Source> sources_;

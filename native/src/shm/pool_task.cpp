@@ -118,7 +118,8 @@ bool PoolTask::advance_pool() {
         const auto size = static_cast<std::uint64_t>(operation().program().size);
         const bool streaming =
             !request_->is_in_place() &&
-            (request_->knows_caches ? request_->stores == Stores::streaming : bytes * size > most_cached);
+            (request_->knows_caches ? request_->stores == Stores::streaming
+                                    : operation().call_bytes() * size > most_cached);
         pool->open(request_->in, request_->out, bytes, kernel,
                    streaming ? Stores::streaming : Stores::cached);
     }
