@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from collectives.arrays.array import check_timeout
@@ -44,6 +45,10 @@ class Tickets:
 
     def wait(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
+        # The last operation ends last, so this thread wakes up once. Errors are raised below, the first one first.
+        with suppress(Exception):
+            for ticket in self._tickets[-1:]:
+                ticket.wait(timeout)
         for ticket in self._tickets:
             ticket.wait(None if end is None else max(0.0, end - time.monotonic()))
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import torch
 import torch.distributed as dist
 
+from collectives.calls.plan import Plan
 from collectives.core.communicator import Communicator
 from collectives.torch.autoload import DEVICES
 from collectives.torch.backend import ForwardingBackend
@@ -24,6 +25,7 @@ from collectives.torch.meeting import Options, Place
 from collectives.torch.on_streams import OnStream, Streams, run
 from collectives.torch.operations import Operation
 from collectives.torch.profiling import NAME, Entry, profiles, recorded
+from collectives.torch.repeated import Repeated
 from collectives.torch.works import Done, Pending
 
 _DONE: Final = Done()
@@ -52,6 +54,7 @@ class Group(dist.ProcessGroup):
         self._together: list[Pending | OnStream] | None = None
         self._streams: Final = Streams()
         self._comm: Final = self._place.meet(rank, size, "torch")
+        self._repeated: Final = Repeated(self._comm)
 
     @property
     def communicator(self) -> Communicator:
@@ -76,6 +79,27 @@ class Group(dist.ProcessGroup):
         if not opts.asyncOp and self._together is None:
             work.settle()
             return _DONE
+        return self._noted(work)
+
+    def _planned(self, tensor: Any, opts: Any) -> Plan | None:
+        """The plan that computes this sum; None if there is none, or if torch's profiler records operations."""
+        if profiles():
+            return None
+        with self._lock:
+            return self._repeated.plan(tensor, opts.reduceOp, self._limit(opts))
+
+    def _run_plan(self, opts: Any, tensor: Any, plan: Plan) -> Any:
+        """Run a plan that reduces `tensor` in place, and return a torch `Work`."""
+        if not opts.asyncOp and self._together is None:
+            with self._lock:
+                self._sequence += 1
+                plan()
+            return _DONE
+        with self._lock:
+            self._sequence += 1
+            started = plan.start()
+        work = Pending(started, (tensor,), None, self._completer)
+        work.end_with_backward()
         return self._noted(work)
 
     def _run_all(

@@ -64,6 +64,9 @@ class CollectivesProcessGroup(Group):
                 raise TypeError("sparse tensors are for host memory: give tensor.cpu(), or tensor.to_dense()")
             operations, then = sparse.allreduce(tensor, opts.reduceOp, self._size)
             return self._run_all(opts, "sparse_all_reduce", (tensor,), operations, then)
+        plan = self._planned(tensor, opts)
+        if plan is not None:
+            return self._run_plan(opts, tensor, plan)
         return self._run(opts, "all_reduce", (tensor,), self._of(tensor).allreduce(tensor, opts.reduceOp))
 
     @overloaded(AllreduceCoalescedOptions, "tensors")

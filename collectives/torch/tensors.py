@@ -55,6 +55,14 @@ def reading(tensor: Any, *, moved: bool = False) -> Array:
     return _array(_compact(_plain(tensor)), moved)
 
 
+def unowned(tensor: Any) -> Array:
+    """Returns a NumPy array over the memory of `tensor`, which does not keep the tensor alive.
+
+    `tensor` has to be contiguous, in host memory, and of a dtype that can be reduced. Raises TypeError otherwise.
+    """
+    return exporter.unowned(_array(_plain(tensor), False))
+
+
 def writing(tensor: Any, *, moved: bool = False) -> Written:
     """Returns a NumPy array that a collective reads and overwrites: over the memory of `tensor`, or a copy of it.
 

@@ -120,6 +120,13 @@ def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
     return np.asarray(_Memory(x, address, shape, f"|u{dtype.itemsize}")).view(dtype)
 
 
+def unowned(array: Array) -> Array:
+    """Returns an array over the same memory as `array`, which `memory` has returned, but without a reference to it."""
+    address = array.__array_interface__["data"][0]
+    kind = array.dtype.str if array.dtype.isbuiltin == 1 else f"|u{array.dtype.itemsize}"
+    return np.asarray(_Memory(None, address, array.shape, kind)).view(array.dtype)
+
+
 class _Memory:
     """A tensor's memory with NumPy's array interface."""
 
@@ -135,7 +142,7 @@ def is_shared(base: object) -> bool:
 
     The array has to be one that the function `memory` returned; for others the result is False.
     """
-    return isinstance(base, _Memory) and bool(base.tensor.untyped_storage().is_shared())
+    return isinstance(base, _Memory) and base.tensor is not None and bool(base.tensor.untyped_storage().is_shared())
 
 
 def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:

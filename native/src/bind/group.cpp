@@ -206,9 +206,14 @@ class PyGroup {
         Transfer* const copies = transfer_of(transfer.get());
         const Item item{operation.operation, from, to, nullptr, copies};
         if (transfer) transfer->begin(*group_, {&item, 1}, timeout);
-        Ticket ticket{group_, group_->start(operation.operation, from, to, timeout, false, copies)};
-        kept_.push_back({ticket.work, std::move(in), std::move(out), std::move(transfer)});
-        return ticket;
+        const std::shared_ptr<Group> group = group_;
+        std::shared_ptr<Work> work;
+        {
+            const nb::gil_scoped_release nogil;  // this thread may run the operation itself
+            work = group->start(operation.operation, from, to, timeout, false, copies);
+        }
+        kept_.push_back({work, std::move(in), std::move(out), std::move(transfer)});
+        return {group, std::move(work)};
     }
 
     GeneralizedTicket start_generalized(const PyOperation& agreement, double timeout,

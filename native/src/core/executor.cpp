@@ -206,26 +206,55 @@ void Executor::call_attention() {
     sleeper_.ring();
 }
 
+bool Executor::is_called() {
+    just_looked_ = 0;
+    if (attention_.load(std::memory_order_relaxed) && attention_.exchange(false)) return true;
+    if (under_way_.front()->error()) std::rethrow_exception(under_way_.front()->error());
+    return false;
+}
+
+void Executor::note_moves(unsigned& passes) {
+    end_wait();
+    if (new_moves_) record_first();
+    disarm();
+    backoff_.reset();
+    needed_.reset();
+    if (++passes % passes_per_check == 0) check();
+}
+
 bool Executor::work() {
     unsigned passes = 0;
     while (!under_way_.front()->complete()) {
-        just_looked_ = 0;
-        if (attention_.load(std::memory_order_relaxed) && attention_.exchange(false)) return false;
-        if (under_way_.front()->error()) std::rethrow_exception(under_way_.front()->error());
-        if (!pass()) {
-            if (waits_since_ == 0) begin_wait();
-            wait();
+        if (is_called()) return false;
+        if (pass()) {
+            note_moves(passes);
             continue;
         }
-        end_wait();
-        if (new_moves_) record_first();
-        disarm();
-        backoff_.reset();
-        needed_.reset();
-        if (++passes % passes_per_check == 0) check();
+        if (waits_since_ == 0) begin_wait();
+        wait();
     }
     disarm();
     return true;
+}
+
+Executor::Stop Executor::work_unless_idle(std::chrono::nanoseconds patience) {
+    unsigned passes = 0;
+    Clock::time_point idle_from{};
+    while (!under_way_.front()->complete()) {
+        if (is_called()) return Stop::attention;
+        if (pass()) {
+            idle_from = {};
+            note_moves(passes);
+            continue;
+        }
+        if (waits_since_ == 0) begin_wait();
+        const Clock::time_point now = Clock::now();
+        if (idle_from == Clock::time_point{}) idle_from = now;
+        if (now - idle_from > patience) return Stop::idle;
+        pause();
+    }
+    disarm();
+    return Stop::complete;
 }
 
 bool Executor::pass() {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -55,6 +56,9 @@ class Executor {
     // Work until the oldest operation is complete, then return true, or until `call_attention`, then return
     // false. Throws if the oldest operation has to end.
     bool work();
+    enum class Stop : std::uint8_t { complete, attention, idle };
+    // The same, but returns also when nothing has moved for that time. Does not sleep or yield.
+    Stop work_unless_idle(std::chrono::nanoseconds patience);
     // Peer and direction of a message, for its record.
     static Recorder::Way way_of(const Operation& operation);
     // Make the record of an operation that waits for links before it is added; returns its number.
@@ -101,6 +105,10 @@ class Executor {
 
   private:
     bool pass();
+    // Whether `call_attention` was called. Throws the error of the oldest operation, if there is one.
+    bool is_called();
+    // Something has moved.
+    void note_moves(unsigned& passes);
     void wait();
     // Whether an awaited rank needs this rank's core.
     bool keeps_from_running();

@@ -47,6 +47,7 @@ Setup make_setup(const Group::Options& options, const Surroundings& surroundings
 
 Group::Group(Options options)
     : identity_(options.identity),
+      fills_core_(options.home >= 0 && !options.oversubscribed),
       surroundings_(options.segment, options.crowded),
       executor_(make_settings(options), make_engines(surroundings_), surroundings_, recorder_, *sleeper_,
                 health_, closing_),
@@ -347,6 +348,7 @@ void Group::close() {
             Error(ErrorKind::aborted, "it was closed before its operations on its device were complete"),
             first_incomplete());
     }
+    end_left_over();
     streams_.write_records();
     closed_ = true;
     links_.close();

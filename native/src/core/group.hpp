@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <list>
 #include <memory>
@@ -182,20 +183,27 @@ class Group {
     // --- the progress thread
     using Works = std::list<std::shared_ptr<Work>>;  // takes no memory where there are none
     void serve();
-    // Run works until there are none left.
-    void drive();
-    void take_works(Works& under_way);
+    // Run works until there are none left. With `patience`, only until nothing has moved for that time.
+    void drive(std::optional<std::chrono::nanoseconds> patience = std::nullopt);
+    void take_works();
+    // Run works on the calling thread as long as something moves, and leave the rest to the progress thread.
+    void help();
+    // Leave works to the progress thread; called with `queue_` locked.
+    void hand_over();
+    // The group is being closed: works that were left to the progress thread, which has ended, fail.
+    void end_left_over();
     // Let operations continue whose links are open now.
     void release_linked();
     // The oldest operation is over.
     void retire();
     // The oldest operation has failed; unless only its call was wrong, all others fail, too.
-    void fail(Works& under_way, const Error& error);
+    void fail(const Error& error);
     // The oldest operation is done, or `work` is.
-    void finish(Works& under_way, std::optional<Error> error);
+    void finish(std::optional<Error> error);
     void finish(Work& work, std::optional<Error> error);
 
     Identity identity_;
+    bool fills_core_;  // this rank has one core, so its progress thread has none of its own
     std::atomic<bool> closing_{false};
     std::shared_ptr<Sleeper> sleeper_ = std::make_shared<Sleeper>();
     Recorder recorder_;
@@ -205,6 +213,7 @@ class Group {
     // Held by the thread that runs operations.
     std::mutex running_;
     Executor executor_;
+    Works under_way_;                             // works in progress
     std::vector<InFlight*> unlinked_;             // operations in progress that wait for links
     std::uint64_t sequence_ = 0;                  // number of collectives so far
     std::uint32_t history_ = 0;                   // fingerprint of the last collective
@@ -221,6 +230,7 @@ class Group {
     std::atomic<bool> busy_{false};       // there are some, or the progress thread runs some
     std::shared_ptr<Work> last_started_;  // null if it was the first
     bool stop_ = false;
+    bool left_over_ = false;  // works in progress were left to the progress thread
     bool serving_ = false;  // the progress thread is running
     std::thread progress_;
 

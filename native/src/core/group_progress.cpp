@@ -12,6 +12,10 @@ namespace {
 // ms.
 constexpr auto idle_time = std::chrono::seconds(1);
 
+// A thread that starts an operation runs it while something moves, or has moved within this time, if the rank
+// has no core for its progress thread. Two changes of threads take less, but a rank that is late comes soon.
+constexpr auto helps_for = std::chrono::microseconds(150);
+
 }  // namespace
 
 std::shared_ptr<Work> Group::start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
@@ -39,84 +43,131 @@ std::shared_ptr<Work> Group::start_generalized(std::shared_ptr<const Operation> 
 
 std::shared_ptr<Work> Group::start(std::shared_ptr<Work> work) {
     work->queued = ticks::now();
-    const std::lock_guard lock(queue_);
-    if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
-    works_.push_back(work);
-    last_started_ = work;
+    {
+        const std::lock_guard lock(queue_);
+        if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
+        works_.push_back(work);
+        last_started_ = work;
+        if (busy_.exchange(true)) {
+            executor_.call_attention();
+            return work;
+        }
+        if (!fills_core_) {
+            hand_over();
+            return work;
+        }
+    }
+    help();
+    return work;
+}
+
+void Group::hand_over() {
+    if (stop_) return;  // `close` ends what is left
     if (!serving_) {
         if (progress_.joinable()) progress_.join();  // it has ended after `idle_time`
         serving_ = true;
         progress_ = std::thread([this] { serve(); });
     }
-    if (busy_.exchange(true)) {
+    queued_.notify_one();
+}
+
+void Group::help() {
+    bool left = false;
+    {
+        const std::unique_lock running(running_, std::try_to_lock);
+        if (running.owns_lock()) {
+            drive(helps_for);
+            left = !under_way_.empty();
+        }
+    }
+    const std::lock_guard lock(queue_);
+    left_over_ |= left;
+    if (left_over_ || !works_.empty()) {
+        hand_over();
         executor_.call_attention();
     } else {
-        queued_.notify_one();
+        busy_.store(false, std::memory_order_release);
     }
-    return work;
+}
+
+void Group::end_left_over() {
+    const Error error(ErrorKind::aborted, "an operation was given up: this communicator is being closed");
+    if (!under_way_.empty()) fail(error);
+    Works left;
+    {
+        const std::lock_guard lock(queue_);
+        left.swap(works_);
+    }
+    for (const std::shared_ptr<Work>& work : left) finish(*work, error);
 }
 
 void Group::serve() {
     std::unique_lock lock(queue_);
     while (true) {
-        queued_.wait_for(lock, idle_time, [&] { return stop_ || !works_.empty(); });
-        if (works_.empty()) {
+        queued_.wait_for(lock, idle_time, [&] { return stop_ || left_over_ || !works_.empty(); });
+        if (works_.empty() && !left_over_) {
             serving_ = false;
             return;
         }
+        left_over_ = false;
         lock.unlock();
         {
             const std::lock_guard running(running_);
             drive();
         }
         lock.lock();
-        busy_.store(!works_.empty(), std::memory_order_release);
+        busy_.store(left_over_ || !works_.empty(), std::memory_order_release);
     }
 }
 
-void Group::drive() {
-    Works under_way;
+void Group::drive(std::optional<std::chrono::nanoseconds> patience) {
     while (true) {
-        take_works(under_way);
-        if (under_way.empty()) return;
+        take_works();
+        if (under_way_.empty()) return;
         try {
             release_linked();
-            if (!executor_.work()) continue;
+            if (patience) {
+                const Executor::Stop stop = executor_.work_unless_idle(*patience);
+                if (stop == Executor::Stop::idle) return;
+                if (stop == Executor::Stop::attention) continue;
+            } else if (!executor_.work()) {
+                continue;
+            }
             retire();
-            finish(under_way, std::nullopt);
+            finish(std::nullopt);
         } catch (const Error& error) {
-            fail(under_way, error);
+            fail(error);
         } catch (const std::exception& error) {
-            fail(under_way, Error(ErrorKind::aborted, error.what()));
+            fail(Error(ErrorKind::aborted, error.what()));
         }
     }
 }
 
-void Group::fail(Works& under_way, const Error& error) {
+void Group::fail(const Error& error) {
     if (error.kind() == ErrorKind::invalid) {
         executor_.record_failure_of_oldest(error.what());
         retire();
-        finish(under_way, error);
+        finish(error);
         return;
     }
-    finish(under_way, give_up(error));
-    while (!under_way.empty()) finish(under_way, broken());
+    finish(give_up(error));
+    while (!under_way_.empty()) finish(broken());
 }
 
-void Group::take_works(Works& under_way) {
+void Group::take_works() {
     while (true) {
         {
             const std::lock_guard lock(queue_);
             if (works_.empty()) return;
-            if (under_way.size() >= most_at_a_time && !works_.front()->joined) return;
-            under_way.push_back(works_.front());
+            if (under_way_.size() >= most_at_a_time && !works_.front()->joined) return;
+            under_way_.push_back(works_.front());
             works_.pop_front();
         }
         try {
             // If other operations are in progress, the group can be used, and an error of theirs ends this
             // one.
-            Work& work = *under_way.back();
-            if (under_way.size() == 1) throw_if_unusable(work.operation.get());
+            Work& work = *under_way_.back();
+            if (under_way_.size() == 1) throw_if_unusable(work.operation.get());
             Request wanted = request(*work.operation, work.in, work.out, work.timeout);
             wanted.receipt = &work.receipt;
             wanted.transfer = work.transfer;
@@ -126,8 +177,8 @@ void Group::take_works(Works& under_way) {
             executor_.hold(added, true);
             unlinked_.push_back(&added);
         } catch (const Error& error) {
-            const std::shared_ptr<Work> work = std::move(under_way.back());
-            under_way.pop_back();
+            const std::shared_ptr<Work> work = std::move(under_way_.back());
+            under_way_.pop_back();
             finish(*work, error);
         }
     }
@@ -162,9 +213,9 @@ void Group::retire() {
     executor_.retire();
 }
 
-void Group::finish(Works& under_way, std::optional<Error> error) {
-    const std::shared_ptr<Work> oldest = std::move(under_way.front());
-    under_way.pop_front();
+void Group::finish(std::optional<Error> error) {
+    const std::shared_ptr<Work> oldest = std::move(under_way_.front());
+    under_way_.pop_front();
     finish(*oldest, std::move(error));
 }
 
