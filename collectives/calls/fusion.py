@@ -73,7 +73,7 @@ class Step(NamedTuple):
     """One allreduce of several arrays: `ins` are copied to a buffer (`bucket`), and later the results to `outs`.
 
     `bucket` is None for an array that is reduced alone, because it needs no copy. `free`: the list of unused buffers,
-    to which the buffer returns at the end.
+    to which the buffer returns at the end; None if the step keeps its buffer.
     """
 
     call: Call
@@ -88,11 +88,12 @@ class Step(NamedTuple):
                 np.copyto(place, array)
 
     def unpack(self) -> None:
-        if self.bucket is None or self.free is None:
+        if self.bucket is None:
             return
         for array, place in zip(self.outs, self.bucket.outs, strict=True):
             np.copyto(array, place)
-        self.free.append(self.bucket)
+        if self.free is not None:
+            self.free.append(self.bucket)
 
 
 class Many(NamedTuple):
@@ -108,6 +109,10 @@ class Many(NamedTuple):
 
     def deliver(self) -> list[Any]:
         return [target.deliver() for target in self.targets]
+
+    def kept(self) -> Many:
+        """The same for many runs, one after the other: each step keeps its buffer."""
+        return Many([step._replace(free=None) for step in self.steps], self.targets)
 
 
 class Fusion:

@@ -18,7 +18,7 @@ from collectives.arrays.array import Array, Dtype, check_number, check_timeout
 from collectives.arrays.cuda import on_cuda
 from collectives.calls.call import Call, Ready
 from collectives.calls.external import Engines, ExternalCall, Side
-from collectives.calls.fusion import Fusion
+from collectives.calls.fusion import Fusion, Many
 from collectives.calls.gate import Gate
 from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.leading import CALLS as LED
@@ -29,7 +29,7 @@ from collectives.calls.nccl import ENGINE as NCCL
 from collectives.calls.nccl import KINDS
 from collectives.calls.on_device import DeviceCalls
 from collectives.calls.passing import PassingCalls
-from collectives.calls.plan import Plan, StepwisePlan
+from collectives.calls.plan import Plan, StepwisePlan, check_planned
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
@@ -431,13 +431,15 @@ class Runner:
             if streamed is not None:
                 results: list[Any] = streamed.run(self._group, streamed.seconds)
                 return results
-            many = self._fusion.prepare(*args)
-            many.begin()
-            for step in many.steps:
-                step.pack()
-                step.call.run(self._group, step.call.seconds)
-                step.unpack()
-            return many.deliver()
+            return self._run_many(self._fusion.prepare(*args))
+
+    def _run_many(self, many: Many) -> list[Any]:
+        many.begin()
+        for step in many.steps:
+            step.pack()
+            step.call.run(self._group, step.call.seconds)
+            step.unpack()
+        return many.deliver()
 
     def start_many(self, owner: object, stream: Any, *args: Any) -> Work[list[Any]]:
         """`run_many` in the background."""
@@ -451,21 +453,52 @@ class Runner:
             if streamed is not None:
                 work: Work[list[Any]] = streamed.start(self._group, streamed.seconds, self._waiter, owner)
                 return work
-            many = self._fusion.prepare(*args)
-            many.begin()
-            tickets = []
+            return self._start_many(self._fusion.prepare(*args), owner)
+
+    def _start_many(self, many: Many, owner: object) -> Work[list[Any]]:
+        many.begin()
+        tickets = []
+        for step in many.steps:
+            step.pack()
+            call = step.call
+            tickets.append(self._group.start(call.operation, call.taken, call.out, call.seconds))
+
+        def deliver() -> list[Any]:
             for step in many.steps:
-                step.pack()
-                call = step.call
-                tickets.append(self._group.start(call.operation, call.taken, call.out, call.seconds))
+                step.call.deliver()
+                step.unpack()
+            return many.deliver()
 
-            def deliver() -> list[Any]:
-                for step in many.steps:
-                    step.call.deliver()
-                    step.unpack()
-                return many.deliver()
+        return self._noted(Work(Tickets(tickets), deliver, self._waiter, owner))
 
-            return self._noted(Work(Tickets(tickets), deliver, self._waiter, owner))
+    def plan_many(self, owner: object, arrays: Any, timeout: float | None, *args: Any) -> Plan:
+        """Prepares an allreduce of a list of NumPy arrays, in place, once for any number of runs.
+
+        A run waits for the previous one. `args`: the other arguments of `Fusion.prepare`. The plan keeps `owner` alive.
+        """
+        for i, array in enumerate(arrays):
+            check_planned(array, f"array {i} of the list")
+        with self.gate:
+            many = self._fusion.prepare(arrays, arrays, timeout, *args).kept()
+        last: list[Work[list[Any]]] = []
+
+        def finish_last() -> None:
+            while last:
+                last.pop().wait()
+
+        def again() -> list[Any]:
+            finish_last()
+            with self.gate:
+                return self._run_many(many)
+
+        def start() -> Work[list[Any]]:
+            finish_last()
+            with self.gate:
+                work = self._start_many(many, owner)
+            last.append(work)
+            return work
+
+        return StepwisePlan([target.result for target in many.targets], again, start, owner)
 
     def _repeater(self, name: str, x: Array, out: Array | None) -> Repeater:
         """The native object that repeats calls of method `name` without Python code, made when first needed.

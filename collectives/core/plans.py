@@ -6,9 +6,11 @@ alltoallv). Every rank has to make such a plan.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from collectives.arrays.wire import WireName
+from collectives.calls.fusion import BUCKET
 from collectives.calls.messages import MessageCalls
 from collectives.calls.moves import Calls, one_byte
 from collectives.calls.op import Reduction
@@ -53,6 +55,21 @@ class Plans:
                 check_planned(out, "out")
             return self._runner.plan_wired(self, "allreduce", x, out, timeout, op, algorithm, wire)
         return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
+
+    def allreduce_many_plan(
+        self,
+        arrays: Sequence[Any],
+        op: str = "sum",
+        *,
+        bucket_bytes: int = BUCKET,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Plan:
+        """Prepares `allreduce_many` of these NumPy arrays, in place: each run replaces their contents by the results.
+
+        A run waits until the previous run has ended. The plan keeps a buffer for small arrays that are joined.
+        """
+        return self._runner.plan_many(self, arrays, timeout, op, bucket_bytes, algorithm)
 
     def reduce_plan(
         self,

@@ -81,15 +81,19 @@ class Group(dist.ProcessGroup):
             return _DONE
         return self._noted(work)
 
-    def _planned(self, tensor: Any, opts: Any) -> Plan | None:
-        """The plan that computes this sum; None if there is none, or if torch's profiler records operations."""
+    def _planned(self, tensors: Any, opts: Any) -> Plan | None:
+        """The plan that sums a tensor, or a list of tensors; None if there is none.
+
+        There is none either while torch's profiler records operations.
+        """
         if profiles():
             return None
+        find = self._repeated.plan_of_many if isinstance(tensors, list | tuple) else self._repeated.plan
         with self._lock:
-            return self._repeated.plan(tensor, opts.reduceOp, self._limit(opts))
+            return find(tensors, opts.reduceOp, self._limit(opts))
 
-    def _run_plan(self, opts: Any, tensor: Any, plan: Plan) -> Any:
-        """Run a plan that reduces `tensor` in place, and return a torch `Work`."""
+    def _run_plan(self, opts: Any, tensors: Sequence[Any], plan: Plan) -> Any:
+        """Run a plan that sums `tensors` in place, and return a torch `Work`."""
         if not opts.asyncOp and self._together is None:
             with self._lock:
                 self._sequence += 1
@@ -98,7 +102,7 @@ class Group(dist.ProcessGroup):
         with self._lock:
             self._sequence += 1
             started = plan.start()
-        work = Pending(started, (tensor,), None, self._completer)
+        work = Pending(started, tensors, None, self._completer)
         work.end_with_backward()
         return self._noted(work)
 

@@ -66,11 +66,14 @@ class CollectivesProcessGroup(Group):
             return self._run_all(opts, "sparse_all_reduce", (tensor,), operations, then)
         plan = self._planned(tensor, opts)
         if plan is not None:
-            return self._run_plan(opts, tensor, plan)
+            return self._run_plan(opts, (tensor,), plan)
         return self._run(opts, "all_reduce", (tensor,), self._of(tensor).allreduce(tensor, opts.reduceOp))
 
     @overloaded(AllreduceCoalescedOptions, "tensors")
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> Any:
+        plan = self._planned(tensors, opts)
+        if plan is not None:
+            return self._run_plan(opts, tensors, plan)
         return self._run_all(opts, "all_reduce", tensors, self._of(tensors).allreduce_coalesced(tensors, opts.reduceOp))
 
     @overloaded(ReduceOptions, "tensors|tensor", instead=("root", "op", "timeout"))

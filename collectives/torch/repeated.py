@@ -8,6 +8,7 @@ keep no tensor alive, so the memory of a plan may be freed; such a plan is not u
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -19,7 +20,7 @@ from collectives.torch.tensors import unowned
 
 _MOST_KEPT: Final = 64  # plans; one for each bucket of a model
 
-Key: TypeAlias = "tuple[int, int, Any, float | None]"  # address, elements, dtype, timeout
+Key: TypeAlias = "tuple[Hashable, ...]"  # of each tensor: address, shape and dtype; then the timeout
 
 
 class Repeated:
@@ -35,21 +36,47 @@ class Repeated:
         There is one from the second allreduce on, for sums of ordinary tensors in host memory. `op`: torch's reduce op.
         `timeout`: in seconds; None for the communicator's timeout.
         """
-        if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
+        if op != ReduceOp.SUM or not _is_plain(tensor):
             return None
-        if tensor.requires_grad or not tensor.is_contiguous() or tensor.is_complex() or tensor.is_neg():
+        key = (tensor.data_ptr(), tensor.shape, tensor.dtype, timeout)
+        if not self._is_repeated(key):
             return None
-        if tensor.is_nested or op != ReduceOp.SUM:
-            return None
-        key = (tensor.data_ptr(), tensor.numel(), tensor.dtype, timeout)
-        found = self._plans.get(key)
-        if found is not None:
-            return found
-        if key not in self._plans:
-            if len(self._plans) >= _MOST_KEPT:
-                self._plans.clear()
-            self._plans[key] = None
-            return None
-        array = unowned(tensor)
-        plan = self._plans[key] = self._comm.allreduce_plan(array, out=array, timeout=timeout)
+        plan = self._plans[key]
+        if plan is None:
+            array = unowned(tensor)
+            plan = self._plans[key] = self._comm.allreduce_plan(array, out=array, timeout=timeout)
         return plan
+
+    def plan_of_many(self, tensors: Sequence[Any], op: Any, timeout: float | None) -> Plan | None:
+        """The same for an allreduce of all `tensors`."""
+        if op != ReduceOp.SUM or not tensors or not all(map(_is_plain, tensors)):
+            return None
+        key = (*((tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors), timeout)
+        if not self._is_repeated(key):
+            return None
+        plan = self._plans[key]
+        if plan is None:
+            arrays = [unowned(tensor) for tensor in tensors]
+            plan = self._plans[key] = self._comm.allreduce_many_plan(arrays, timeout=timeout)
+        return plan
+
+    def _is_repeated(self, key: Key) -> bool:
+        if key in self._plans:
+            return True
+        if len(self._plans) >= _MOST_KEPT:
+            self._plans.clear()
+        self._plans[key] = None
+        return False
+
+
+def _is_plain(tensor: Any) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_nested
+        and tensor.is_contiguous()
+        and not tensor.is_complex()
+        and not tensor.is_neg()
+    )

@@ -57,6 +57,8 @@ World::World(int size, const std::string& scheme, std::size_t segment, bool crow
         own.job = std::make_shared<Job>(heartbeats);
         own.host = "host" + std::to_string(rank);
         if (!homes.empty()) own.home = homes[static_cast<std::size_t>(rank)];
+        // With cores of their own, ranks start operations themselves, see Group::help.
+        own.oversubscribed = crowded || homes.empty();
         ranks.push_back(std::make_unique<Group>(own));
         std::string& address = addresses[static_cast<std::size_t>(rank)];
         if (scheme == "inproc") {

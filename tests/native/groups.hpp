@@ -28,7 +28,8 @@ inline constexpr Heartbeats no_control_plane{std::chrono::seconds(1), std::chron
 inline const std::vector<std::string> all_schemes{"inproc", "shm", "tcp"};
 
 struct World {
-    // `homes`: the core of each rank, none known if it is empty. `heartbeats`: of the control plane.
+    // `homes`: the core of each rank, none known if it is empty; if not `crowded`, each has one core.
+    // `heartbeats`: of the control plane.
     explicit World(int size, const std::string& scheme, std::size_t segment = 0, bool crowded = true,
                    const std::vector<int>& homes = {}, Heartbeats heartbeats = {});
 
