@@ -34,6 +34,46 @@ def test_each_call_reads_and_writes_the_arrays_as_they_are(algorithm: str) -> No
     ranks(3, body)
 
 
+def test_many_arrays_are_reduced_in_place_in_each_run() -> None:
+    def body(comm: Communicator) -> None:
+        small, odd, large = np.empty(7), np.empty((3, 5), np.float32), np.empty(100_000)
+        counts = np.empty(4, np.int32)
+        xs = [small, odd, large, np.empty(0), counts, np.empty(90)]
+        plan = comm.allreduce_many_plan(xs)
+        other = comm.allreduce_many_plan(xs, "max", bucket_bytes=64)
+        for turn in range(4):
+            for i, x in enumerate(xs):
+                x[...] = i + comm.rank * turn
+            if turn == 2:
+                plan.start()  # the next run waits for this one
+                plan.start().wait()
+                sums = [2 * (2 * i + turn) for i in range(len(xs))]
+            else:
+                assert all(found is x for found, x in zip(plan(), xs, strict=True))
+                sums = [2 * i + turn for i in range(len(xs))]
+            for x, total in zip(xs, sums, strict=True):
+                assert np.array_equal(x, np.full(x.shape, total, x.dtype))
+            assert other.start().wait() is not None
+            assert [found is x for found, x in zip(plan.out, xs, strict=True)] == [True] * len(xs)
+            for x, total in zip(xs, sums, strict=True):
+                assert np.array_equal(x, np.full(x.shape, total, x.dtype))
+
+    ranks(2, body)
+
+
+def test_what_is_no_array_of_its_own_cannot_be_planned_among_many() -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(TypeError, match="array 1 of the list"):
+            comm.allreduce_many_plan([np.ones(2), [1.0]])
+        with pytest.raises(ValueError, match="array 0 of the list"):
+            comm.allreduce_many_plan([np.ones((4, 4)).T])
+        x = np.ones(10)
+        with pytest.raises(ValueError, match="share"):
+            comm.allreduce_many_plan([x, x[5:]])
+
+    ranks(1, body)
+
+
 def test_without_out_it_makes_one_array_for_all_calls() -> None:
     def body(comm: Communicator) -> None:
         x = np.full((3, 4), comm.rank, np.int32)

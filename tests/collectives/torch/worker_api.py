@@ -121,6 +121,44 @@ def any_memory_will_do() -> None:
 
 
 @part
+def the_same_memory_again() -> None:
+    buckets = [torch.empty(5000), torch.empty(40, 3, dtype=torch.bfloat16), torch.empty(7, dtype=torch.int64)]
+    for turn in range(5):
+        for i, bucket in enumerate(buckets):
+            bucket.fill_(i + turn + RANK)
+        if turn == 3:
+            with dist._coalescing_manager(async_ops=True) as together:
+                for bucket in buckets:
+                    dist.all_reduce(bucket)
+            together.wait()
+        elif turn == 4:
+            dist.group.WORLD.allreduce_coalesced(buckets).wait()
+        elif turn == 2:
+            works = [dist.all_reduce(bucket, async_op=True) for bucket in buckets]
+            assert [work.get_future().wait()[0].data_ptr() for work in works] == [b.data_ptr() for b in buckets]
+        else:
+            for bucket in buckets:
+                dist.all_reduce(bucket)
+        for i, bucket in enumerate(buckets):
+            equal(bucket, torch.full_like(bucket, SIZE * (i + turn) + sum(range(SIZE))))
+    # Another shape, op, or reason to look again, in the same memory.
+    memory = torch.zeros(600)
+    for _ in range(3):
+        for x in (memory, memory[:300], memory.view(30, 20), memory.view(torch.int32), memory[::2]):
+            x.fill_(RANK)
+            dist.all_reduce(x)
+            equal(x, torch.full_like(x, sum(range(SIZE))))
+        memory.fill_(RANK)
+        dist.all_reduce(memory, dist.ReduceOp.MAX)
+        equal(memory, torch.full_like(memory, SIZE - 1))
+    for _ in range(3):
+        once = torch.full((1 << 16,), float(RANK))
+        dist.all_reduce(once)  # its memory is free again soon, and may be another tensor's
+        equal(once, torch.full_like(once, sum(range(SIZE))))
+        del once
+
+
+@part
 def reduce_gather_scatter() -> None:
     x = values(RANK, torch.float32)
     dist.reduce(x, 1)

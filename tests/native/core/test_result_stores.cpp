@@ -45,6 +45,17 @@ TEST_CASE("what fits stays in the caches, and what is much larger goes around th
     CHECK(around(results, work(64, 64), 1000, {1ms, 2ms}) == 1000);
 }
 
+TEST_CASE("the results of a call count together, also if each operation writes few of them") {
+    ResultStores results(share);
+    for (int i = 0; i < 1000; ++i) {
+        CHECK(results.next(work(1, 1), 64 * mebi).stores == Stores::streaming);
+        CHECK_FALSE(results.next(work(1, 1), 13 * mebi).timed);
+        CHECK(results.next(work(1, 1), 5 * mebi).stores == Stores::cached);
+        CHECK(results.next(work(0, 1), 11 * mebi).stores == Stores::cached);
+        CHECK(results.next(work(1, 1), 11 * mebi).stores == Stores::streaming);
+    }
+}
+
 TEST_CASE("both ways are tried for what is somewhat larger, and the faster one is gone from then on") {
     ResultStores results(share);
     CHECK(around(results, work(8, 16), 5, {1ms, 2ms}) == 5);
