@@ -38,7 +38,7 @@ def test_many_arrays_are_reduced_in_place_in_each_run() -> None:
     def body(comm: Communicator) -> None:
         small, odd, large = np.empty(7), np.empty((3, 5), np.float32), np.empty(100_000)
         counts = np.empty(4, np.int32)
-        xs = [small, odd, large, np.empty(0), counts, np.empty(90)]
+        xs: list[Any] = [small, odd, large, np.empty(0), counts, np.empty(90)]
         plan = comm.allreduce_many_plan(xs)
         other = comm.allreduce_many_plan(xs, "max", bucket_bytes=64)
         for turn in range(4):
