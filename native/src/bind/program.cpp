@@ -107,10 +107,9 @@ PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op
         return {std::make_shared<const Operation>(Operation::in_sections(
             program.program, static_cast<DType>(dtype), static_cast<Op>(op), n, at_a_time, call))};
     }
-    auto made = std::make_shared<Operation>(program.program, static_cast<DType>(dtype), static_cast<Op>(op),
-                                            to_bounds(in_bounds, plan.in_blocks),
-                                            to_bounds(out_bounds, plan.out_blocks), call,
-                                            static_cast<Operation::Part>(part));
+    auto made = std::make_shared<Operation>(
+        program.program, static_cast<DType>(dtype), static_cast<Op>(op), to_bounds(in_bounds, plan.in_blocks),
+        to_bounds(out_bounds, plan.out_blocks), call, static_cast<Operation::Part>(part));
     made->set_call_bytes(call_bytes);
     return {std::move(made)};
 }

@@ -231,7 +231,7 @@ class Group {
     std::shared_ptr<Work> last_started_;  // null if it was the first
     bool stop_ = false;
     bool left_over_ = false;  // works in progress were left to the progress thread
-    bool serving_ = false;  // the progress thread is running
+    bool serving_ = false;    // the progress thread is running
     std::thread progress_;
 
     Links links_;  // after all members that the control thread calls

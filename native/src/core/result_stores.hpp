@@ -45,8 +45,8 @@ class ResultStores {
     explicit ResultStores(std::uint64_t cache = 0, bool oversubscribed = false);
 
     bool knows_caches() const { return fitting_ != unknown_size; }
-    // The stores for the next operation of this kind. `call_bytes`: bytes of the results of its whole call, which
-    // may consist of several operations.
+    // The stores for the next operation of this kind. `call_bytes`: bytes of the results of its whole call,
+    // which may consist of several operations.
     Turn next(const Work& work, std::uint64_t call_bytes = 0);
     // Report how long the operation took.
     void took(const Work& work, Stores stores, Clock::duration taken);

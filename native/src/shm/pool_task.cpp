@@ -116,10 +116,9 @@ bool PoolTask::advance_pool() {
         const std::uint64_t bytes = operation().out_bytes();
         // In place a result overwrites the input, which is still in the caches.
         const auto size = static_cast<std::uint64_t>(operation().program().size);
-        const bool streaming =
-            !request_->is_in_place() &&
-            (request_->knows_caches ? request_->stores == Stores::streaming
-                                    : operation().call_bytes() * size > most_cached);
+        const bool streaming = !request_->is_in_place() &&
+                               (request_->knows_caches ? request_->stores == Stores::streaming
+                                                       : operation().call_bytes() * size > most_cached);
         pool->open(request_->in, request_->out, bytes, kernel,
                    streaming ? Stores::streaming : Stores::cached);
     }

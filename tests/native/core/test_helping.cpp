@@ -28,7 +28,8 @@ class Started {
         }
         for (int i = 0; i < count; ++i) {
             const auto at = static_cast<std::size_t>(i);
-            works_.push_back(group.start(sum_of_floats(pooled(rank, size), n), raw(xs_[at]), raw(ys_[at]), 30.0));
+            works_.push_back(
+                group.start(sum_of_floats(pooled(rank, size), n), raw(xs_[at]), raw(ys_[at]), 30.0));
         }
     }
     const std::vector<std::shared_ptr<Work>>& works() const { return works_; }
@@ -80,9 +81,9 @@ TEST_CASE("several threads of ranks with one core start operations and wait for 
                 for (int i = 0; i < 30; ++i) {
                     std::vector<float> x(n, 1.0F);
                     std::vector<float> y(n);
-                    const auto work =
-                        group.start(sum_of_floats(pooled(rank, 2), n), raw(x), raw(y), 30.0);
-                    if (!group.wait(*work, 30.0, {}) || y != std::vector<float>(n, 2.0F)) return FAIL_CHECK("wrong");
+                    const auto work = group.start(sum_of_floats(pooled(rank, 2), n), raw(x), raw(y), 30.0);
+                    CHECK(group.wait(*work, 30.0, {}));
+                    CHECK(y == std::vector<float>(n, 2.0F));
                 }
             });
         }
