@@ -30,7 +30,7 @@ def describe(device: str) -> str:
         raise RuntimeError(f"pyverbs cannot ask {device}: {error}") from error
     pages = bool(extended.odp_caps.general_caps & enums.IBV_ODP_SUPPORT)
     return (
-        f"firmware {known.fw_ver or 'of no version'}, up to {known.max_qp} queue pairs, {known.max_mr} regions of "
+        f"firmware {known.fw_version or 'of no version'}, up to {known.max_qp} queue pairs, {known.max_mr} regions of "
         f"{known.max_mr_size} bytes, {'pages' if pages else 'no paging'} on demand"
     )
 

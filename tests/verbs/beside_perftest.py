@@ -17,11 +17,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.verbs.perftest import figures
 from tests.verbs.programs import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,27 +56,14 @@ class Turn:
     write_bw_both: float  # of both directions together
 
 
-def perftest(program: str, *options: str) -> list[float]:
-    """The last line of figures that perftest prints, between the devices rxe0 and rxe1."""
-    common = [program, "-x", "1", "-F", *options]
-    server = subprocess.Popen([*common, "-d", "rxe1"], stdout=subprocess.DEVNULL)
-    time.sleep(1.0)  # it does not say when it listens
-    try:
-        done = subprocess.run([*common, "-d", "rxe0", "127.0.0.1"], check=True, capture_output=True, text=True)
-    finally:
-        server.wait(20)
-    lines = [line for line in done.stdout.splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
-    return [float(word) for word in lines[-1].split()]
-
-
 def bandwidth(*options: str) -> float:
     # bytes, iterations, peak, average, million messages a second
-    return perftest("ib_write_bw", "-s", "1048576", "-n", "100", "--report_gbits", *options)[3] * 1000 / 8
+    return figures("ib_write_bw", "-s", "1048576", "-n", "100", "--report_gbits", *options)[3] * 1000 / 8
 
 
 def latency() -> float:
     # bytes, iterations, least, most, typical, average, deviation, 99 %, 99.9 %
-    return perftest("ib_send_lat", "-s", "8", "-n", "2000")[4]
+    return figures("ib_send_lat", "-s", "8", "-n", "2000")[4]
 
 
 def our_link() -> tuple[float, float]:

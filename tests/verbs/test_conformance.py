@@ -1,7 +1,8 @@
 """Every collective over RDMA verbs between two devices, for 2 and 4 ranks, against NumPy: the cases of
 tests/collectives/conformance, and long messages, which go around the rings many times.
 
-Ranks are processes that stay for the whole module; every second one uses the second device.
+Ranks are processes that stay for the whole module; every second one uses the second device. Meanwhile perftest, a
+program that is not ours, writes over the same devices again and again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.collectives.conformance.case import Case
 from tests.collectives.conformance.cases import COLLECTIVES, IN_PLACE
 from tests.collectives.conformance.ranks import Job, ProcessRank, everyone, failures, processes
 from tests.depth import LONG
+from tests.verbs import perftest
 
 SIZES = (2, 4)
 COUNTS = (0, 1, 7, 1_000, 65_537)
@@ -30,6 +32,15 @@ WITHIN = 280.0  # seconds for an answer: the processor of the VM is emulated
 
 pytestmark = pytest.mark.timeout(300)
 _jobs = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def another_program() -> Iterator[None]:
+    """perftest, which shares the devices with the ranks of all tests. It has to go on as well as they do."""
+    with perftest.again_and_again() as runs:
+        yield
+    assert runs.bandwidths and min(runs.bandwidths) > 0, runs.bandwidths
+    print(f"meanwhile perftest wrote 6.4 MB {len(runs.bandwidths)} times")
 
 
 @pytest.fixture(scope="module")
