@@ -9,6 +9,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -34,7 +35,8 @@ def main() -> None:
     plan: dict[str, Any] = json.loads(sys.argv[1])
     with collectives.init(timeout=600) as comm, contextlib.ExitStack() as stack:
         groups = {
-            count: comm._child(0, comm.rank, f"sockets{count}", count) for count in dict.fromkeys(plan["sockets"])
+            count: comm._child(0, comm.rank, f"sockets{count}", replace(comm._origin.policy, sockets=count))
+            for count in dict.fromkeys(plan["sockets"])
         }
         cases = [
             (size, name, group, None if sent_as == "float32" else sent_as)

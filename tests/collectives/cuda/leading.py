@@ -417,18 +417,21 @@ def _check_broken(kind: type[BaseException], error: BaseException | None, shared
 @case
 def staged_again() -> None:
     """Memory is pinned once for calls that follow each other, whether blocking or not."""
+    from collectives.calls import staged as module
+
+    staged: Any = module
     with start() as comm:
         comm.allreduce(array(np.ones(4)))
         x = array(np.full(4 << 20, RANK, np.float32))
         comm.allreduce(x)
         pinned: list[int] = []
-        new: Any = staged_calls_of()._new
+        new = staged.pinned
 
-        def noted(self: Any, nbytes: int, device: int) -> Any:
+        def noted(memory: Any, nbytes: int, device: int, rank: int) -> Any:
             pinned.append(nbytes)
-            return new(self, nbytes, device)
+            return new(memory, nbytes, device, rank)
 
-        setattr(staged_calls_of(), "_new", noted)  # noqa: B010
+        staged.pinned = noted
         for _ in range(3):
             np.testing.assert_array_equal(comm.allreduce_async(x).wait().get()[::1000], SIZE * (SIZE - 1) / 2)
             np.testing.assert_array_equal(comm.allreduce(x, "max").get()[::1000], SIZE - 1)
@@ -440,12 +443,6 @@ def staged_again() -> None:
         assert len(pinned) == 2, pinned
         del work, works
     assert driver.registered() == 0, driver.registered()
-
-
-def staged_calls_of() -> Any:
-    from collectives.calls import staged
-
-    return staged.StagedCalls
 
 
 @case
