@@ -41,8 +41,8 @@ std::shared_ptr<const Region> Region::make(std::shared_ptr<Device> device, std::
     // So much may not be locked: then the device fetches pages when it needs them, if it can.
     if (const int why = errno; region == nullptr && why == ENOMEM) {
         if (device->pages_on_demand()) {
-            region =
-                library().reg_mr(device->domain(), bytes.data(), bytes.size(), access | abi::access_on_demand);
+            region = library().reg_mr(device->domain(), bytes.data(), bytes.size(),
+                                      access | abi::access_on_demand);
         }
         errno = why;
     }
