@@ -18,15 +18,17 @@ READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 BUILD_TOOLS := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr ',' ' ') cmake ninja
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/null)
+IN_VM = PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 LIMIT=$${LIMIT:-2400} tests/verbs/run.sh \
+	$(BIN)/pytest -rs -p pytest_timeout -p no:cacheprovider
 FORMATTED := $(shell find native/src tests/native tests/stand_in tests/warm -name '*.[ch]pp' 2>/dev/null)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-long check format lint types native-tests bench dev frameworks docs build package tensorflow
-.PHONY: launchers transports test-gpu test-verbs
+.PHONY: launchers transports test-gpu test-verbs test-verbs-short
 .PHONY: clean
 
 help: ## Say what there is to make.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## Train on real data with 4 processes, then measure. Installs what it needs.
 	@tools/need.sh --optional redis
@@ -51,8 +53,12 @@ test-gpu: $(READY) ## Run the tests that need a GPU, and print device, driver an
 test-verbs: $(READY) ## Run the tests of RDMA verbs in a VM with soft-RoCE devices. Root only; fetches 92 MB from Debian.
 	@tools/need.sh doctest
 	PATH="$(CURDIR)/$(BIN):$$PATH" BUILD_ONLY=native_tests tests/native/run.sh
-	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 LIMIT=$${LIMIT:-2400} tests/verbs/run.sh \
-		$(BIN)/pytest -rs -p pytest_timeout -p no:cacheprovider tests/verbs $(ARGS)
+	$(BIN)/python -m tests.warm.parents
+	$(IN_VM) tests/verbs $(ARGS)
+
+test-verbs-short: $(READY) ## Of these, run the conformance tests: about four minutes.
+	$(BIN)/python -m tests.warm.parents
+	$(IN_VM) tests/verbs/test_conformance.py $(ARGS)
 
 check: format lint types native-tests ## Check format, style, types, and the C++ under sanitizers.
 

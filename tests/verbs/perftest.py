@@ -9,45 +9,64 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from tests.leftovers import marked
 
 LISTENS = 1.0  # seconds until a server listens, which it does not say
 ENDS = 60.0  # seconds for one run, where the processor is emulated
+PAUSE = 3.0  # seconds between one run and the next, which leaves a processor to the tests
 
 
-def figures(program: str, *options: str) -> list[float]:
-    """The last line of figures that `program` (of perftest) prints, when rxe0 is connected to rxe1."""
+def figures(program: str, *options: str, begun: Callable[[int], None] = lambda _: None) -> list[float]:
+    """The last line of figures that `program` (of perftest) prints, when rxe0 is connected to rxe1.
+
+    `begun`: is given the id of each process. What the programs say is shown only if they fail.
+    """
     common = [program, "-x", "1", "-F", *options]
-    with subprocess.Popen([*common, "-d", "rxe1"], stdout=subprocess.DEVNULL) as server:
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen([*common, "-d", "rxe1"], stdout=quiet, stderr=quiet) as server:
         try:
+            begun(server.pid)
             time.sleep(LISTENS)
             command = [*common, "-d", "rxe0", "127.0.0.1"]
-            done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=ENDS)
-            assert server.wait(ENDS) == 0, f"the server of {program} ended with status {server.returncode}"
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:
+                try:
+                    begun(client.pid)
+                    out, _ = client.communicate(timeout=ENDS)
+                finally:
+                    client.kill()
+            for end, process in (("client", client), ("server", server)):
+                assert process.wait(ENDS) == 0, f"the {end} of {program} ended with status {process.returncode}: {out}"
         finally:
             server.kill()
-    lines = [line for line in done.stdout.splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
+    lines = [line for line in out.splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
     return [float(word) for word in lines[-1].split()]
 
 
 class Runs:
-    """How often perftest has moved data, and what went wrong, if anything did."""
+    """How often perftest has moved all of its data, and what went wrong, if anything did."""
 
     def __init__(self) -> None:
-        self.bandwidths: list[float] = []  # of each run, Gbit/s
+        self.complete = 0
         self.problem: Exception | None = None
 
 
 @contextmanager
 def again_and_again() -> Iterator[Runs]:
-    """While this is open, perftest writes 6.4 MB over both devices about every second. Raises what went wrong there."""
+    """While this is open, perftest writes 6.4 MB over both devices every few seconds. Raises what went wrong there.
+
+    Its processes belong to no single test.
+    """
     runs, over = Runs(), threading.Event()
+    program = ("ib_write_bw", "-s", "65536", "-n", "100")
 
     def write() -> None:
         try:
-            while not over.is_set():
-                runs.bandwidths.append(figures("ib_write_bw", "-s", "65536", "-n", "100", "--report_gbits")[3])
+            while not over.wait(PAUSE):
+                figures(*program, begun=marked().keep)
+                runs.complete += 1
         except Exception as error:  # shown by whoever closes this
             runs.problem = error
 

@@ -36,11 +36,10 @@ _jobs = itertools.count()
 
 @pytest.fixture(scope="module", autouse=True)
 def another_program() -> Iterator[None]:
-    """perftest, which shares the devices with the ranks of all tests. It has to go on as well as they do."""
+    """perftest, which shares the devices with the ranks of all tests. Its writes have to arrive, too."""
     with perftest.again_and_again() as runs:
         yield
-    assert runs.bandwidths and min(runs.bandwidths) > 0, runs.bandwidths
-    print(f"meanwhile perftest wrote 6.4 MB {len(runs.bandwidths)} times")
+    assert runs.complete >= 3, f"perftest has written {runs.complete} times"
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import hashlib
 import os
 import shutil
 import socket
@@ -49,6 +50,7 @@ QUICK_XLA: Final = "--xla_backend_optimization_level=0 --xla_llvm_disable_expens
 
 LIMIT: Final = 4  # parents at a time: one that has imported TensorFlow takes 700 MB
 _HERE: Final = Path(__file__).parent
+_BUILT: Final = _HERE.parents[1] / "build" / "warm"  # where the next run finds what this one has compiled
 
 
 @functools.cache
@@ -57,12 +59,22 @@ def _client() -> Path | None:
     compiler = (os.environ.get("CXX") or "c++").split()
     if shutil.which(compiler[0]) is None:
         return None
-    folder = tempfile.mkdtemp(prefix="warm-")
+    source = _HERE / "client.cpp"
+    command = [*compiler, "-std=c++20", "-O1", f'-DWARM_PYTHON="{sys.executable}"', str(source)]
+    version = hashlib.sha256(b"\0".join([source.read_bytes(), *map(os.fsencode, command)])).hexdigest()[:16]
+    path = _BUILT / version / "python"
+    if path.exists():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(dir=path.parent)
+    except OSError:  # a checkout that cannot be written
+        folder = tempfile.mkdtemp(prefix="warm-")
+        path = Path(folder, "kept")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = Path(folder, "python")
-    name = f'-DWARM_PYTHON="{sys.executable}"'
-    subprocess.run([*compiler, "-std=c++20", "-O1", name, str(_HERE / "client.cpp"), "-o", str(path)], check=True)
-    return path
+    made = Path(folder, "python")
+    subprocess.run([*command, "-o", str(made)], check=True)
+    return made.replace(path)  # other processes may do the same now
 
 
 class _Parent:
@@ -133,3 +145,7 @@ def close() -> None:
     while _parents:
         with contextlib.suppress(BrokenPipeError):
             _parents.popitem()[1].close()
+
+
+if __name__ == "__main__":  # where it takes long, as in an emulated processor, it can be compiled before
+    _client()

@@ -81,8 +81,9 @@ void Group::break_with(const Error& cause) {
         broken_.emplace(cause);
     }
     is_broken_.store(true, std::memory_order_release);
-    if (!health_.is_condemned()) links_.report_broken(cause, first_incomplete());
-    const bool is_cut_off = health_.is_condemned() && !health_.cause()->is_shared;
+    const Cause* const known = health_.cause();
+    if (known == nullptr || known->is_untold) links_.report_broken(cause, first_incomplete());
+    const bool is_cut_off = known != nullptr && !known->is_shared;
     const bool lost = cause.kind() == ErrorKind::peer_lost && cause.ranks().size() == 1 && !is_cut_off;
     links_.shut_down(lost ? std::optional(cause.ranks().front()) : std::nullopt);
 }
@@ -215,6 +216,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
 }
 
 Error Group::first_cause(const Error& error) {
+    if (broken_) return *broken_;
     const bool is_own = error.kind() == ErrorKind::aborted || error.kind() == ErrorKind::interrupted;
     if (is_own || !health_.is_watched()) return error;
     // A peer that is gone may have given up because of another one: that is on its way.
@@ -244,19 +246,30 @@ Error Group::give_up(const Error& error) {
 
 void Group::abandon(const Error& error) {
     // Operations that are under way end as soon as the other ranks take part in them.
-    for (const auto until = Clock::now() + ends_within; Clock::now() < until;) {
-        const std::unique_lock running(running_, std::try_to_lock);
-        if (running.owns_lock() && (closed_ || closing_)) return;
-        if (running.owns_lock()) return break_with(error);
-        if (is_broken_.load(std::memory_order_acquire)) return;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    // They do not: this ends them. Other ranks notice that links are shut down.
+    if (break_within(ends_within, error)) return;
+    // They do not: this ends them. Whoever runs them tells the other ranks why, or does so below.
     Cause cause;
     cause.kind = error.kind();
     cause.ranks = error.ranks();
     cause.text = error.what();
+    cause.is_untold = true;
     health_.condemn(std::move(cause));
+    break_within(ends_within, error);
+}
+
+bool Group::break_within(std::chrono::nanoseconds patience, const Error& error) {
+    for (const auto until = Clock::now() + patience; Clock::now() < until;) {
+        if (is_broken_.load(std::memory_order_acquire)) return true;
+        if (const std::unique_lock running(running_, std::try_to_lock); running.owns_lock()) {
+            if (closed_ || closing_) return true;
+            if (under_way_.empty()) {
+                break_with(error);
+                return true;
+            }
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
 }
 
 void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,

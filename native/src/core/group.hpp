@@ -159,6 +159,9 @@ class Group {
     // The fingerprint of that call, which is the next one, and of all calls before.
     std::uint32_t fingerprint(const Operation& operation, const Call& call);
     void break_with(const Error& cause);
+    // break_with as soon as no operation is under way, within `patience`; returns whether the group is
+    // broken.
+    bool break_within(std::chrono::nanoseconds patience, const Error& error);
     // All operations in progress fail with that error, or with its first cause; returns the error to throw.
     Error give_up(const Error& error);
     // That error of an engine, with the name of this rank if the reason is here.

@@ -29,6 +29,7 @@ StreamWatch::Owner Group::stream_owner() {
                     cause.kind = error.kind();
                     cause.ranks = error.ranks();
                     cause.text = error.what();
+                    cause.is_untold = true;
                     health_.condemn(std::move(cause));
                 }};
 }

@@ -31,6 +31,8 @@ struct Cause {
     std::uint64_t sequence = 0;
     // Whether the other ranks know it, too. If not, this rank may be the one that is cut off.
     bool is_shared = true;
+    // Whether this rank still has to tell them.
+    bool is_untold = false;
     // An operation in progress may still be completed within this time: what it waits for may be on its way.
     std::chrono::nanoseconds grace{0};
     Clock::time_point since{};

@@ -214,15 +214,15 @@ void QueuePair::fail(const abi::Completion& completion) {
     if (has_cause_ || (!is_cause && !failure_.empty())) return;
     has_cause_ = is_cause;
     failure_ = port_.name() + " has lost its RDMA connection to " + peer_ + ": ";
+    const bool is_down = device_->is_down(port_.number);
     if (completion.status == abi::status_retries) {
-        failure_ += "nothing was acknowledged for seconds (";
-        failure_ += device_->is_down(port_.number)
-                        ? "this port is down: check the cable and the network interface)"
-                        : "the process ended, a link is down, or packets are lost)";
+        failure_ += "nothing was acknowledged for seconds";
+        if (!is_down) failure_ += " (the process ended, a link is down, or packets are lost)";
     } else {
         failure_ += std::string(library().status_text(completion.status)) + " (status " +
                     std::to_string(completion.status) + ")";
     }
+    if (is_down) failure_ += "; this port is down: check the cable and the network interface";
 }
 
 void QueuePair::arm() {

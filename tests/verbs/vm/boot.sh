@@ -11,7 +11,7 @@ set -uo pipefail
 
 VM=$("$(dirname "$0")/build.sh") || exit
 CPUS=${CPUS:-2}
-MEM=${MEM:-3072}
+MEM=${MEM:-4096}
 LIMIT=${LIMIT:-600}
 
 # Not every /dev/kvm boots this kernel: one that does without the processor's help for virtual machines hangs.
