@@ -28,6 +28,7 @@ from collectives.calls.moves import Calls, Deadline
 from collectives.calls.nccl import ENGINE as NCCL
 from collectives.calls.nccl import KINDS
 from collectives.calls.on_device import DeviceCalls
+from collectives.calls.part_way import PartWay
 from collectives.calls.passing import PassingCalls
 from collectives.calls.plan import Plan, StepwisePlan, check_planned
 from collectives.calls.prepare import Preparer
@@ -435,11 +436,16 @@ class Runner:
 
     def _run_many(self, many: Many) -> list[Any]:
         many.begin()
-        for step in many.steps:
-            step.pack()
-            step.call.run(self._group, step.call.seconds)
-            step.unpack()
+        with self._part_way(many) as parts:
+            for step in many.steps:
+                step.pack()
+                step.call.run(self._group, step.call.seconds)
+                parts.begun += 1
+                step.unpack()
         return many.deliver()
+
+    def _part_way(self, many: Many) -> PartWay:
+        return PartWay(self._group, self.calls.rank, "allreduce_many", len(many.steps), "buckets")
 
     def start_many(self, owner: object, stream: Any, *args: Any) -> Work[list[Any]]:
         """`run_many` in the background."""
@@ -458,10 +464,12 @@ class Runner:
     def _start_many(self, many: Many, owner: object) -> Work[list[Any]]:
         many.begin()
         tickets = []
-        for step in many.steps:
-            step.pack()
-            call = step.call
-            tickets.append(self._group.start(call.operation, call.taken, call.out, call.seconds))
+        with self._part_way(many) as parts:
+            for step in many.steps:
+                step.pack()
+                call = step.call
+                tickets.append(self._group.start(call.operation, call.taken, call.out, call.seconds))
+                parts.begun += 1
 
         def deliver() -> list[Any]:
             for step in many.steps:

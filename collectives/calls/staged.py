@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from collectives.calls.device_checks import check_memory, refuse_capture
 from collectives.calls.external import ARGUMENTS
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.op import identity_of
+from collectives.calls.part_way import PartWay
 from collectives.calls.passing import SMALLEST
 from collectives.calls.pinned_memory import Block, Memory, pinned
 from collectives.calls.prepare import Shape
@@ -214,7 +214,7 @@ class StagedCall(NamedTuple):
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
         run = self._begun(group, min(self.sliced.slices, _SLOTS), Deadline(seconds))
-        with run.or_broken():
+        with run.part_way:
             run.all()
         return self._ended(run)
 
@@ -225,7 +225,7 @@ class StagedCall(NamedTuple):
         slices.
         """
         run = self._begun(group, self.sliced.slices, Deadline(seconds))
-        with run.or_broken():
+        with run.part_way:
             run.start_all()
 
         def deliver() -> Any:
@@ -265,7 +265,9 @@ class _Run:
         self._deadline: Final = deadline
         self._fetched: Final[deque[_engine.StagedCopy]] = deque()
         self._under_way: Final[deque[Ticket]] = deque()
-        self._next_fetched = self._next_started = self._next_finished = 0
+        self._next_fetched = self._next_finished = 0
+        one = call.sliced
+        self.part_way: Final = PartWay(group, one.rank, one.name, one.slices, "slices")
         for _ in range(slots):
             self._fetch()
 
@@ -273,25 +275,8 @@ class _Run:
     def tickets(self) -> list[Ticket]:
         return list(self._under_way)
 
-    @contextmanager
-    def or_broken(self) -> Iterator[None]:
-        """Breaks the communicator on all ranks if the block raises an error, and a slice has begun before."""
-        try:
-            yield
-        except BaseException as error:
-            if self._next_started and self._next_finished < self._call.sliced.slices:
-                kind = "OpTimeout" if isinstance(error, OpTimeout) else "Aborted"
-                self._group.abandon(kind, self._abandoned(error))
-            raise
-
-    def _abandoned(self, error: BaseException) -> str:
-        name, slices = self._call.sliced.name, self._call.sliced.slices
-        text = str(error) or type(error).__name__
-        rank = self._call.sliced.rank
-        return f"{name} ended on rank {rank} after {self._next_started} of {slices} slices had begun: {text}"
-
     def all(self) -> None:
-        while self._next_started < self._call.sliced.slices:
+        while self.part_way.begun < self._call.sliced.slices:
             while not self._fetched:  # all slots are in use
                 self._finish()
             self._start()
@@ -316,7 +301,7 @@ class _Run:
         self._next_fetched += 1
 
     def _start(self) -> None:
-        one, index = self._call.sliced, self._next_started
+        one, index = self._call.sliced, self.part_way.begun
         if not self._fetched.popleft().wait(self._deadline.left):
             raise OpTimeout(f"rank {one.rank}: a copy from the device was not complete in time: the stream is held up")
         operation = self._call.calls.operation(one, index, self._call.algorithm)
@@ -324,7 +309,7 @@ class _Run:
         out = self._view(one.out if one.out.counts else one.inp, index, one.output_offset) if writes else None
         inp = None if one.name == "broadcast" else out if one.in_place else self._view(one.inp, index, 0)
         self._under_way.append(self._group.start(operation, inp, out, self._deadline.left))
-        self._next_started += 1
+        self.part_way.begun += 1
 
     def _finish(self) -> None:
         """Wait for the oldest slice that is under way, copy it to the device, and use its memory again."""

@@ -24,6 +24,7 @@ from collectives.calls.fusion import check_bucket_bytes, check_list
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.op import Reduction
 from collectives.calls.operands import operands
+from collectives.calls.part_way import PartWay
 from collectives.calls.prepare import Shape
 from collectives.calls.work import Ticket, Waiter, Work
 from collectives.native import _engine
@@ -83,6 +84,10 @@ class WiredCalls:
         self._free: Final[dict[int, list[Array]]] = {}  # by number of bytes
         self._recycler: Final = Recycler()
         self._layouts: Final[dict[tuple[tuple[int, ...], str, int], tuple[Section, ...]]] = {}
+
+    @property
+    def rank(self) -> int:
+        return self._calls.rank
 
     def allreduce(
         self, x: Any, out: Any, timeout: float | None, op: Reduction, algorithm: str, wire: str, purpose: str = ""
@@ -272,9 +277,11 @@ class WiredCall(NamedTuple):
             self.decode(step, inp, out)
             return self.result
         flying = InFlight(self)
-        for step in self.steps:
-            flying.start(group, step, deadline)
-            flying.advance(_AHEAD)
+        with self._part_way(group) as parts:
+            for step in self.steps:
+                flying.start(group, step, deadline)
+                parts.begun += 1
+                flying.advance(_AHEAD)
         flying.wait(None)
         return self.result
 
@@ -283,9 +290,14 @@ class WiredCall(NamedTuple):
         self.begin()
         deadline = Deadline(seconds)
         flying = InFlight(self)
-        for step in self.steps:
-            flying.start(group, step, deadline)
+        with self._part_way(group) as parts:
+            for step in self.steps:
+                flying.start(group, step, deadline)
+                parts.begun += 1
         return Work(flying, lambda: self.result, waiter, owner)
+
+    def _part_way(self, group: _engine.Group) -> PartWay:
+        return PartWay(group, self.calls.rank, "a call with a wire format", len(self.steps), "sections")
 
 
 class InFlight:

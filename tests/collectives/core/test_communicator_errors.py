@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import signal
@@ -10,13 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import collectives
 from collectives import Communicator
+from collectives.calls.fusion import Step
+from collectives.calls.wired import WiredCall
 from tests.collectives.groups import nothing_left, outcomes, ranks
 from tests.warm.parents import python
 
@@ -315,3 +318,51 @@ def test_a_call_that_ends_between_its_operations_ends_for_all(transport: str, co
                 comm.allreduce(ONES)
 
     ranks(2, body, transport=transport)
+
+
+@pytest.mark.parametrize("wire", [None, "bf16"])
+@pytest.mark.parametrize("background", [False, True], ids=["blocking", "background"])
+def test_a_list_that_is_interrupted_between_its_buckets_ends_for_all(
+    wire: Literal["bf16"] | None, background: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 gets Ctrl-C before the third of four operations, which the other rank must not take for another call's."""
+    packed, encoded = Step.pack, WiredCall.encoded
+    turns = itertools.count()
+
+    def interrupted() -> None:
+        if threading.current_thread() is owner[1] and next(turns) == 2:
+            raise KeyboardInterrupt
+
+    def pack(step: Step) -> None:
+        interrupted()
+        packed(step)
+
+    def encode(call: WiredCall, step: Any) -> Any:
+        interrupted()
+        return encoded(call, step)
+
+    monkeypatch.setattr(Step, "pack", pack)
+    monkeypatch.setattr(WiredCall, "encoded", encode)
+    owner: dict[int, threading.Thread] = {}
+    arrays = [np.ones(1 << 20, np.float32) for _ in range(8)]
+
+    def body(comm: Communicator) -> None:
+        owner[comm.rank] = threading.current_thread()
+        comm.barrier()
+
+        def call() -> None:
+            if background:
+                comm.allreduce_many_async(arrays, bucket_bytes=8 << 20, wire=wire).wait()
+            else:
+                comm.allreduce_many(arrays, bucket_bytes=8 << 20, wire=wire)
+
+        if comm.rank == 1:
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            with pytest.raises(collectives.Aborted, match=r"ended on rank 1 after 2 of \d+ .* had begun"):
+                comm.allreduce(ONES)
+        else:
+            with pytest.raises(collectives.PeerLost, match=r"ended on rank 1 after 2 of \d+ .* had begun"):
+                call()
+
+    ranks(2, body)

@@ -365,7 +365,7 @@ def _fail_in_slice(number: int, error: BaseException | None) -> None:
     start_slice = staged._Run._start
 
     def failing(self: Any) -> None:
-        if RANK == 1 and self._next_started == number:
+        if RANK == 1 and self.part_way.begun == number:
             setattr(staged._Run, "_start", start_slice)  # noqa: B010  # only once
             if error is not None:
                 raise error
