@@ -64,7 +64,8 @@ World::World(int size, const std::string& scheme, std::size_t segment, bool crow
         if (scheme == "inproc") {
             address = ranks.back()->links().listen_in_process("inproc");
         } else {
-            UniqueFd fd = scheme == "shm" ? listen_local(address) : listen_tcp(address);
+            const bool is_local = scheme == "shm" || scheme == "vm-write";
+            UniqueFd fd = is_local ? listen_local(address) : listen_tcp(address);
             ranks.back()->links().listen(scheme, std::move(fd));
         }
     }
