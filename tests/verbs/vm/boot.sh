@@ -64,6 +64,9 @@ for i in 0 1; do
     ip rule add pref 2$i from 10.77.0.$((i + 1)) to 10.77.0.$((2 - i)) lookup 10$i
     ip route add 10.77.0.$((2 - i)) dev veth$i table 10$i
     rdma link add rxe$i type rxe netdev veth$i || exit 125
+    # One processor receives what comes to a device, in order. Otherwise each receives what was sent on it, and soft-RoCE,
+    # which then sends again, ends connections with "remote invalid request" after some minutes.
+    echo $((1 << i)) >/sys/class/net/veth$i/queues/rx-0/rps_cpus
 done
 ulimit -l unlimited
 has_gid() { grep -q "0a4d:000$(($1 + 1))" "/sys/class/infiniband/rxe$1/ports/1/gids/1"; }
