@@ -93,7 +93,7 @@ fi
 share() { # tag folder options
     echo -fsdev "local,id=$1,path=$2,security_model=none$3" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1"
 }
-# With emulated AVX2 (QEMU 7.2), NumPy 2.4 sorts wrongly: np.argsort of 64-bit integers.
+# With emulated AVX2 (QEMU 7.2), NumPy 2.4 sorts wrongly (findings/qemu-numpy-argsort.sh).
 accelerator=(-accel "tcg,thread=multi,tb-size=256" -cpu "max,la57=off,avx2=off")
 [[ $ACCEL == kvm ]] && accelerator=(-accel kvm -cpu host)
 # shellcheck disable=SC2046
