@@ -248,13 +248,17 @@ void Group::abandon(const Error& error) {
     // Operations that are under way end as soon as the other ranks take part in them.
     if (break_within(ends_within, error)) return;
     // They do not: this ends them. Whoever runs them tells the other ranks why, or does so below.
+    condemn(error);
+    break_within(ends_within, error);
+}
+
+void Group::condemn(const Error& error) {
     Cause cause;
     cause.kind = error.kind();
     cause.ranks = error.ranks();
     cause.text = error.what();
     cause.is_untold = true;
     health_.condemn(std::move(cause));
-    break_within(ends_within, error);
 }
 
 bool Group::break_within(std::chrono::nanoseconds patience, const Error& error) {

@@ -159,6 +159,8 @@ class Group {
     // The fingerprint of that call, which is the next one, and of all calls before.
     std::uint32_t fingerprint(const Operation& operation, const Call& call);
     void break_with(const Error& cause);
+    // Ends what is under way with that error, of which no other rank knows yet. From any thread.
+    void condemn(const Error& error);
     // break_with as soon as no operation is under way, within `patience`; returns whether the group is
     // broken.
     bool break_within(std::chrono::nanoseconds patience, const Error& error);

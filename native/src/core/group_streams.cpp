@@ -23,15 +23,7 @@ StreamWatch::Owner Group::stream_owner() {
                     break_with(error);
                     return true;
                 },
-            .condemn =
-                [this](const Error& error) {
-                    Cause cause;
-                    cause.kind = error.kind();
-                    cause.ranks = error.ranks();
-                    cause.text = error.what();
-                    cause.is_untold = true;
-                    health_.condemn(std::move(cause));
-                }};
+            .condemn = [this](const Error& error) { condemn(error); }};
 }
 
 std::optional<Error> Group::why_ended(StreamWork& work) {
