@@ -9,11 +9,13 @@
 
 namespace collectives::testing {
 
-// How often a test repeats what it does: less often under the thread sanitizer, which takes 10 to 20 times as
-// long.
+// How often a test repeats what it does: less often under the sanitizers, of which the thread sanitizer takes
+// 10 to 20 times as long.
 inline constexpr int fewer(int rounds) {
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__)
     return (rounds + 2) / 3;
+#elif defined(__SANITIZE_ADDRESS__)
+    return (rounds + 1) / 2;
 #else
     return rounds;
 #endif

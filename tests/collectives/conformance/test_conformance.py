@@ -39,7 +39,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8) if LONG else (1, 2, 3, 5, 8)
 THOROUGH = "file"  # the store with which everything is gone through
 OTHER_STORES = ("memory", "redis", "tcp")
 SIZES_OF_OTHERS = SIZES if LONG else (2, 5)
-SEGMENTS = {100: (2, 3, 4), 1000: (5, 7, 8)} if LONG else {100: (3,), 1000: (7,)}  # bytes; of groups of these sizes
+SEGMENTS = {100: (2, 3, 4), 1000: (5, 7, 8)} if LONG else {100: (3,), 1000: (5,)}  # bytes; of groups of these sizes
 GROUPS = [
     pytest.param((*group, None)[:4], id="-".join(map(str, group)))
     for group in (
@@ -48,10 +48,10 @@ GROUPS = [
         ("shm", "redis-password", 3),
         ("tcp", "redis-tls", 2),
         *((t, THOROUGH, size, s) for t in TRANSPORTS for s, some in SEGMENTS.items() for size in some),
-        *((PLUGIN, THOROUGH, size) for size in (1, 2, 3, 8)),
+        *((PLUGIN, THOROUGH, size) for size in ((1, 2, 3, 8) if LONG else (1, 2, 5))),
         (PLUGIN, "memory", 3),
         (PLUGIN, THOROUGH, 4, 100),
-        (PLUGIN, THOROUGH, 5, 1000),
+        *([(PLUGIN, THOROUGH, 5, 1000)] if LONG else []),
     )
 ]
 FIXED = ("same bits", "barrier", "function", "plan")  # whose shapes are their own

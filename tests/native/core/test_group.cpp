@@ -38,9 +38,12 @@ std::shared_ptr<const Operation> message(StepKind kind, int rank, int size, int 
 }
 
 // Sanitizers make these too slow to be repeated often, or large enough to go around the caches.
-#ifdef __SANITIZE_THREAD__
-constexpr int repeats = 3;
+#if defined(__SANITIZE_THREAD__)
+constexpr int repeats = 2;
 constexpr std::size_t large = 250'000;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr int repeats = 5;
+constexpr std::size_t large = 1'000'000;
 #else
 constexpr int repeats = 20;
 constexpr std::size_t large = 4'000'000;
@@ -319,7 +322,7 @@ TEST_CASE("ranks that send round a ring before they receive do not wait for each
     for (const std::string& scheme : all_schemes) {
         World world(3, scheme);
         world.each([&](int rank, Group& group) {
-            constexpr std::size_t n = 5'000'000;  // far more than any link holds
+            constexpr std::size_t n = 3'000'000;  // far more than any link holds
             std::vector<float> mine = values(rank, n);
             std::vector<float> other(n);
             const int right = (rank + 1) % 3;

@@ -54,7 +54,7 @@ TEST_CASE("ranks with one core run what they start, and leave what does not move
         for (const int size : {2, 3}) {
             World world = of_single_cores(size, scheme);
             world.each([&](int rank, Group& group) {
-                for (int round = 0; round < 6; ++round) {
+                for (int round = 0; round < fewer(6); ++round) {
                     // Later than any of the others is patient.
                     if (rank == round % size) std::this_thread::sleep_for(std::chrono::milliseconds(3));
                     Started some(group, rank, size, round % 2 == 0 ? 1 : 40);

@@ -72,6 +72,7 @@ TEST_CASE("sums of all sizes that fit, and of larger ones, by one and by all") {
                     world.each([&](int rank, Group& group) {
                         for (const std::size_t n :
                              {0U, 1U, 29U, 30U, 31U, 500U, 514U, 1024U, 1025U, 5003U, 32'768U, 32'769U}) {
+                            if (segment != 0 && n > 100 * segment) continue;  // hundreds of slices are enough
                             for (const Make make : {&flat, &one_shot}) {
                                 CHECK(sum(group, make(rank, size), n) == total(size, n));
                             }
