@@ -74,7 +74,7 @@ types: $(READY)
 
 native-tests: $(READY)
 	@tools/need.sh doctest
-	PATH="$(CURDIR)/$(BIN):$$PATH" tests/native/run.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/native/run.sh $(ARGS)
 
 bench: $(READY) ## Measure allreduce over all sizes (ARGS="-n 4 --transport tcp" for more).
 	$(BIN)/collectives bench allreduce -n 2 -c 1 $(ARGS)

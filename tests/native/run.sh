@@ -19,6 +19,10 @@ if setarch "$(uname -m)" -R true 2>/dev/null; then
     plainly=(setarch "$(uname -m)" -R)
 fi
 
+mkdir -p build
+exec 9>build/native.lock
+flock 9 # who builds only, in the background, comes first
+
 summary=()
 failed=0
 

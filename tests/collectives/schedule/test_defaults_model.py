@@ -13,6 +13,7 @@ from collectives.schedule.table import Situation, parse
 from collectives.simulation.cost import Costs
 from collectives.simulation.simulate import simulate
 from collectives.simulation.topology import Topology
+from tests.depth import LONG
 from tools import model_defaults
 
 # What is predicted for the default, over what is predicted for the best algorithm: 1.3 where rows were made, more for
@@ -21,7 +22,7 @@ from tools import model_defaults
 FACTOR = 1.8
 SIZES = (24, 6_000, 100_000, 1 << 20, 3_000_000, 100_000_000)
 
-FLAT = [(ranks, 1) for ranks in (2, 3, 5, 8, 16, 21, 64)]
+FLAT = [(ranks, 1) for ranks in ((2, 3, 5, 8, 16, 21, 64) if LONG else (2, 5, 16, 21))]
 NESTED = [(hosts * per_host, per_host) for hosts, per_host in ((2, 2), (4, 2), (3, 5), (3, 8))]
 ONE_HOST = [(ranks, ranks) for ranks in (18, 26)]
 
