@@ -19,7 +19,11 @@ from collectives.arrays.located import is_device_array
 from collectives.arrays.mappings import address
 from collectives.arrays.recycle import Recycler
 from collectives.calls.call import Call
+from collectives.calls.moves import Deadline
+from collectives.calls.part_way import PartWay
 from collectives.calls.reductions import ReductionCalls
+from collectives.calls.work import Ticket
+from collectives.native import _engine
 
 BUCKET: Final = 25 << 20  # bytes
 # Bytes: from this size on, the copies of an array to a bucket and back cost more than a separate operation.
@@ -102,7 +106,34 @@ class Many(NamedTuple):
     steps: list[Step]
     targets: list[Target]
 
-    def begin(self) -> None:
+    def run(self, group: _engine.Group, parts: PartWay) -> list[Any]:
+        """`parts` counts the operations that have begun."""
+        self._begin()
+        for step in self.steps:
+            step.pack()
+            step.call.run(group, step.call.seconds)
+            parts.begun += 1
+            step.unpack()
+        return self.deliver()
+
+    def start(self, group: _engine.Group, parts: PartWay) -> list[Ticket]:
+        """Starts all operations; `finish` ends the call once they have ended."""
+        self._begin()
+        tickets: list[Ticket] = []
+        for step in self.steps:
+            step.pack()
+            call = step.call
+            tickets.append(group.start(call.operation, call.taken, call.out, call.seconds))
+            parts.begun += 1
+        return tickets
+
+    def finish(self) -> list[Any]:
+        for step in self.steps:
+            step.call.deliver()
+            step.unpack()
+        return self.deliver()
+
+    def _begin(self) -> None:
         """Call `Target.begin` for each result."""
         for target in self.targets:
             target.begin()
@@ -136,24 +167,22 @@ class Fusion:
         """
         hosts, targets = check_list(arrays, out, self._recycler)
         form = tuple((host.shape, host.dtype) for host in hosts)
-        plan = self._plan(form, op, bucket_bytes, algorithm)
+        plan = self.plan(form, op, bucket_bytes, algorithm)
         deadline = self._calls.limit(timeout)
         steps = []
         for part, free in zip(plan.parts, plan.free, strict=True):
             if len(part.members) == 1:
                 i = part.members[0]
-                call = self._calls.engine_allreduce(
-                    hosts[i], targets[i].host, deadline.left, op, algorithm, plan.purpose, plan.nbytes
-                )
-                steps.append(Step(call))
+                steps.append(Step(self.allreduce(plan, part, hosts[i], targets[i].host, op, algorithm, deadline)))
                 continue
             bucket = free.pop() if free else self._bucket(part, form, op, algorithm)
-            call = self._calls.engine_allreduce(bucket.inp, bucket.out, deadline.left, op, algorithm, plan.purpose)
+            call = self.allreduce(plan, part, bucket.inp, bucket.out, op, algorithm, deadline)
             ins, outs = zip(*((hosts[i], targets[i].host) for i in part.members), strict=True)
             steps.append(Step(call, bucket, ins, outs, free))
         return Many(steps, targets)
 
-    def _plan(self, form: Form, op: str, bucket_bytes: int, algorithm: str) -> Plan:
+    def plan(self, form: Form, op: str, bucket_bytes: int, algorithm: str) -> Plan:
+        """Returns how a list with these shapes and dtypes is divided. TypeError or ValueError for invalid arguments."""
         key = (form, op, bucket_bytes, algorithm)
         try:
             return self._plans[key]
@@ -172,10 +201,20 @@ class Fusion:
         self._plans[key] = plan
         return plan
 
+    def allreduce(
+        self, plan: Plan, part: Part, inp: Array, out: Array, op: str, algorithm: str, deadline: Deadline
+    ) -> Call:
+        """Returns the operation that reduces a part of the list, from the memory of `inp` to that of `out`."""
+        call_bytes = plan.nbytes if len(part.members) == 1 else 0
+        return self._calls.engine_allreduce(inp, out, deadline.left, op, algorithm, plan.purpose, call_bytes)
+
+    def is_in_place(self, part: Part, op: str, algorithm: str) -> bool:
+        """Whether the operation of a part works with input and output in the same memory."""
+        return self._calls.check_allreduce(part.dtype, part.elements, op, algorithm)
+
     def _bucket(self, part: Part, form: Form, op: str, algorithm: str) -> Bucket:
         inp = self._memory(part.elements, part.dtype)
-        overwrites = self._calls.check_allreduce(part.dtype, part.elements, op, algorithm)
-        out = inp if overwrites else self._memory(part.elements, part.dtype)
+        out = inp if self.is_in_place(part, op, algorithm) else self._memory(part.elements, part.dtype)
         return Bucket(inp, out, _views(inp, part, form), _views(out, part, form))
 
 

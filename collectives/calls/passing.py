@@ -36,7 +36,7 @@ class PassingCalls:
 
     def __init__(self, calls: Calls, memory: Memory) -> None:
         self._calls: Final = calls
-        self._memory: Final = PinnedMemory(memory, calls.rank)
+        self.memory: Final = PinnedMemory(memory, calls.rank)
 
     def prepare(self, build: Callable[..., Ready], x: Any, out: Any, args: Sequence[Any]) -> Ready | None:
         """Returns what `build(x, out, *args)` prepares, with copies while it runs; None for a call without such copies.
@@ -56,7 +56,7 @@ class PassingCalls:
             return None
         for array in arrays:
             refuse_capture(array)
-        passing = _Passing(self._memory)
+        passing = Passing(self.memory)
         given, made = (
             one if array is None else Twin(array, passing) for one, array in zip((x, out), found, strict=True)
         )
@@ -66,7 +66,7 @@ class PassingCalls:
 
     def close(self) -> None:
         """Release the memory that no call uses."""
-        self._memory.close()
+        self.memory.close()
 
 
 class _Array(NamedTuple):
@@ -77,7 +77,7 @@ class _Array(NamedTuple):
     written: bool
 
 
-class _Passing:
+class Passing:
     """The arrays of one call that pass through host memory. Implements `collectives.arrays.twin.Passing`."""
 
     def __init__(self, memory: PinnedMemory) -> None:
@@ -104,17 +104,22 @@ class _Passing:
             ordered,
             early,
         )
-        return PassingTransfer(native, self._memory, [one.block for one in arrays])
+        return PassingTransfer(native, self._memory, [one.block for one in arrays], [one.array for one in arrays])
 
 
 class PassingTransfer(NamedTuple):
-    """The copies of one run of a call. Implements `collectives.calls.call.Transfer`."""
+    """The copies of one run of a call. Implements `collectives.calls.call.Transfer`.
+
+    `keeps`: the arrays, which callers may drop as soon as a call in the background has started.
+    """
 
     native: _engine.CudaTransfer
     memory: PinnedMemory
     blocks: list[Block]
+    keeps: list[CudaArray]
 
     def finish(self) -> None:
         self.native.finish()
         self.memory.give(self.blocks)
         self.blocks.clear()
+        self.keeps.clear()

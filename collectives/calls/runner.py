@@ -18,7 +18,7 @@ from collectives.arrays.array import Array, Dtype, check_number, check_timeout
 from collectives.arrays.cuda import on_cuda
 from collectives.calls.call import Call, Ready
 from collectives.calls.external import Engines, ExternalCall, Side
-from collectives.calls.fusion import Fusion, Many
+from collectives.calls.fusion import Fusion
 from collectives.calls.gate import Gate
 from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.leading import CALLS as LED
@@ -30,6 +30,7 @@ from collectives.calls.nccl import KINDS
 from collectives.calls.on_device import DeviceCalls
 from collectives.calls.part_way import PartWay
 from collectives.calls.passing import PassingCalls
+from collectives.calls.passing_many import AnyMany, PassingMany
 from collectives.calls.plan import Plan, StepwisePlan, check_planned
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
@@ -94,6 +95,7 @@ class Runner:
         self.repeaters: Final[list[Repeater | None]] = [None] * len(forms)
         self._made_staged: StagedCalls | None = None
         self._made_passing: PassingCalls | None = None
+        self._made_passing_many: PassingMany | None = None
         self._made_fusion: Fusion | None = None
         self._made_wired: WiredCalls | None = None
         self._block: Together  # the `together` block that this thread is inside
@@ -426,25 +428,29 @@ class Runner:
             if streamed is not None:
                 added: list[Any] = self._block.add(streamed)
                 return added
-            return self._block.add_many(self._fusion.prepare(*args))
+            return self._block.add_many(self._prepared_many(*args))
         with self.gate:
             streamed = self._many_on_device(stream, *args)
             if streamed is not None:
                 results: list[Any] = streamed.run(self._group, streamed.seconds)
                 return results
-            return self._run_many(self._fusion.prepare(*args))
+            return self._run_many(self._prepared_many(*args))
 
-    def _run_many(self, many: Many) -> list[Any]:
-        many.begin()
+    def _prepared_many(self, arrays: Any, *args: Any) -> AnyMany:
+        """The allreduce of a list of arrays through host memory. `args`: the other arguments of `Fusion.prepare`."""
+        if isinstance(arrays, list | tuple) and arrays and on_cuda(arrays[0]):
+            if self._made_passing_many is None:
+                self._made_passing_many = PassingMany(self.calls, self._fusion, self._passing.memory)
+            passing = self._made_passing_many.prepare(arrays, *args)
+            if passing is not None:
+                return passing
+        return self._fusion.prepare(arrays, *args)
+
+    def _run_many(self, many: AnyMany) -> list[Any]:
         with self._part_way(many) as parts:
-            for step in many.steps:
-                step.pack()
-                step.call.run(self._group, step.call.seconds)
-                parts.begun += 1
-                step.unpack()
-        return many.deliver()
+            return many.run(self._group, parts)
 
-    def _part_way(self, many: Many) -> PartWay:
+    def _part_way(self, many: AnyMany) -> PartWay:
         return PartWay(self._group, self.calls.rank, "allreduce_many", len(many.steps), "buckets")
 
     def start_many(self, owner: object, stream: Any, *args: Any) -> Work[list[Any]]:
@@ -453,31 +459,18 @@ class Runner:
             streamed = self._many_on_device(stream, *args)
             if streamed is not None:
                 return self._block.start(streamed, self._waiter, owner)
-            return self._block.start_many(self._fusion.prepare(*args), self._waiter, owner)
+            return self._block.start_many(self._prepared_many(*args), self._waiter, owner)
         with self.gate:
             streamed = self._many_on_device(stream, *args)
             if streamed is not None:
                 work: Work[list[Any]] = streamed.start(self._group, streamed.seconds, self._waiter, owner)
                 return work
-            return self._start_many(self._fusion.prepare(*args), owner)
+            return self._start_many(self._prepared_many(*args), owner)
 
-    def _start_many(self, many: Many, owner: object) -> Work[list[Any]]:
-        many.begin()
-        tickets = []
+    def _start_many(self, many: AnyMany, owner: object) -> Work[list[Any]]:
         with self._part_way(many) as parts:
-            for step in many.steps:
-                step.pack()
-                call = step.call
-                tickets.append(self._group.start(call.operation, call.taken, call.out, call.seconds))
-                parts.begun += 1
-
-        def deliver() -> list[Any]:
-            for step in many.steps:
-                step.call.deliver()
-                step.unpack()
-            return many.deliver()
-
-        return self._noted(Work(Tickets(tickets), deliver, self._waiter, owner))
+            tickets = many.start(self._group, parts)
+        return self._noted(Work(Tickets(tickets), many.finish, self._waiter, owner))
 
     def plan_many(self, owner: object, arrays: Any, timeout: float | None, *args: Any) -> Plan:
         """Prepares an allreduce of a list of NumPy arrays, in place, once for any number of runs.

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from collectives.arrays.array import Array, Target
 from collectives.calls.call import Call, Exchange, Ready, Receipt
-from collectives.calls.fusion import Many
 from collectives.calls.leading import LeaderCall
+from collectives.calls.passing_many import AnyMany
 from collectives.calls.streamed import StreamCall
 from collectives.calls.targets import overlap
 from collectives.calls.wired import WiredCall
@@ -115,7 +115,7 @@ class Together:
         ticket = self._take_in_stream(call) if isinstance(call, StreamCall | LeaderCall) else self._take(call).ticket
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
-    def add_many(self, many: Many) -> list[Any]:
+    def add_many(self, many: AnyMany) -> list[Any]:
         """Adds an allreduce of a list of arrays to the `group()` block; returns the arrays for its results.
 
         Small arrays are copied at once, so the caller may change them before the block ends.
@@ -123,7 +123,7 @@ class Together:
         self._take_many(many)
         return [_result(target) for target in many.targets]
 
-    def start_many(self, many: Many, waiter: Waiter, owner: object) -> Work[list[Any]]:
+    def start_many(self, many: AnyMany, waiter: Waiter, owner: object) -> Work[list[Any]]:
         """`add_many` for its `_async` variant."""
         ticket = self._take_many(many).ticket
         return Work(ticket, lambda: ticket.result, waiter, owner)
@@ -232,7 +232,7 @@ class Together:
         operations: list[Bound] = [(step.operation, inp.array, out.array, None) for step, inp, out in encoded]
         return self._append(operations, deliver, call.seconds)
 
-    def _take_many(self, many: Many) -> Entry:
+    def _take_many(self, many: AnyMany) -> Entry:
         for target in many.targets:
             _check_given(target)
         self._targets.extend(many.targets)

@@ -31,6 +31,17 @@ def test_results(without: list[int], size: int, transport: str, stand_in: StandI
     succeed(run(cases, tmp_path, environment, size, each=dict.fromkeys(without, NO_DEVICE)))
 
 
+@pytest.mark.parametrize(("without", "transport"), [([1], "tcp"), ([0], "shm"), ([], "shm")], ids=str)
+def test_lists(without: list[int], transport: str, stand_in: StandIn, tmp_path: Path) -> None:
+    """The last one: all ranks have devices, which do not reach each other, and there is no NCCL."""
+    environment = {**stand_in.environment(tmp_path), "TRANSPORT": transport, "COLLECTIVES_NCCL": "/no/such/file"}
+    succeed(run("mixed_many", tmp_path, environment, each=dict.fromkeys(without, NO_DEVICE)))
+
+
+def test_a_list_that_fails_between_two_buckets(stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("mixed_many_in_part", tmp_path, stand_in.environment(tmp_path), each={1: NO_DEVICE}))
+
+
 def test_calls_in_the_background(stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run("mixed_in_background", tmp_path, stand_in.environment(tmp_path), each={1: NO_DEVICE}))
 

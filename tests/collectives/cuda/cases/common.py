@@ -1,6 +1,6 @@
 """What the cases share: how a rank starts, what it runs on, and the table of cases.
 
-On a device, with the real CuPy, cases that use a gate or count registrations cannot run.
+On a device, with the real CuPy, cases that use a gate cannot run. A rank with the variable WORKER_HOST has no device.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ else:
 
 RANK = int(os.environ["COLLECTIVES_RANK"])
 SIZE = int(os.environ["COLLECTIVES_SIZE"])
+ON_HOST = "WORKER_HOST" in os.environ
 
 case = Cases()
 
 
 def start(**options: Any) -> collectives.Communicator:
-    Device(int(os.environ.get("WORKER_DEVICE", RANK))).use()
+    if not ON_HOST:
+        Device(int(os.environ.get("WORKER_DEVICE", RANK))).use()
     return collectives.init(timeout=options.pop("timeout", 20.0), **options)
 
 
