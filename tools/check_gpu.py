@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = (
-    *(f"tests/gpu/test_{name}.py" for name in ("leader", "nccl", "arrays", "torch", "waits")),
+    *(f"tests/gpu/test_{name}.py" for name in ("leader", "nccl", "conformance", "arrays", "torch", "waits")),
     "tests/collectives/arrays/test_device_arrays.py",
 )
 FIGURES = ("tests/gpu/test_record.py",)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from collectives.native import _engine
+from collectives.transports.devices import why_no_device
 
 VARIABLE: Final = "COLLECTIVES_NVRTC"
 _WHEELS: Final = ("nvidia.cu13", "nvidia.cuda_nvrtc")  # those of CUDA 13, and of CUDA 12
@@ -77,7 +78,7 @@ class Leader:
         return "leader"
 
     def available(self) -> str | None:
-        return _engine.why_no_cuda() or find_compiler().problem or None
+        return why_no_device() or find_compiler().problem or None
 
     def published(self) -> Sequence[str]:
         return ("1",)  # the version of what ranks exchange to form the engine

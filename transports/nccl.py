@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from collectives.native import _engine
 from collectives.native.errors import ConfigMismatch
+from collectives.transports.devices import why_no_device
 
 VARIABLE: Final = "COLLECTIVES_NCCL"
 _WHEELS: Final = {"nvidia-nccl-cu13": 13000, "nvidia-nccl-cu12": 12000}  # the oldest driver that each works with
@@ -56,7 +57,7 @@ class Nccl:
         return "nccl"
 
     def available(self) -> str | None:
-        return _engine.why_no_cuda() or find().problem or None
+        return why_no_device() or find().problem or None
 
     def published(self) -> Sequence[str]:
         return ("1",)  # the version of the exchange by which ranks form NCCL's communicator

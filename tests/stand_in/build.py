@@ -34,6 +34,7 @@ class StandIn(NamedTuple):
             "COLLECTIVES_NVRTC": str(self.folder / "libnvrtc.so.12"),
             "STAND_IN_FOLDER": str(files),
             "STAND_IN_PEERS": "0",
+            "CUDA_VISIBLE_DEVICES": "0",  # whatever it is here; the stand-in for the driver shows all
             "STAND_IN_MODULES": str(HERE / "modules"),
         }
 

@@ -4,7 +4,8 @@ The collectives are the arguments. A rank prints which engines have run calls. C
 on a device refuse, are left out, and so are dtypes that CuPy lacks.
 
 Invariant: the cases themselves use NumPy arrays; every array that they pass to a call is copied to the device before
-the call, and arrays that the call writes are copied back. The algorithm is always "auto".
+the call, and arrays that the call writes are copied back. The algorithm is always "auto". A rank with the variable
+WORKER_HOST has no device: its arrays stay in host memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+import collectives
 from collectives import Communicator
 from tests.collectives.conformance.cases import cases, run
 from tests.collectives.cuda.leading import ON_STAND_IN, array, start
@@ -83,17 +85,18 @@ class Delivered:
     result = wait
 
 
-def main(*collectives: str) -> None:
+def main(*names: str) -> None:
     made: Counter[str] = Counter()
-    with start(transport=os.environ.get("TRANSPORT", "auto")) as comm:
-        on_device: Any = OnDevice(comm)
-        for collective in collectives:
+    on_host, transport = "WORKER_HOST" in os.environ, os.environ.get("TRANSPORT", "auto")
+    with collectives.init(timeout=30.0, transport=transport) if on_host else start(transport=transport) as comm:
+        called: Any = comm if on_host else OnDevice(comm)
+        for collective in names:
             for one in cases(collective, comm.size, thorough=True):
                 if one.place == "strided" or (one.dtype == "bfloat16" and not ON_STAND_IN) or one.algorithm != "auto":
                     continue
                 if "SHORT" in os.environ and one.shape == (5,) and one.dtype not in ("float32", "int16", "bool"):
                     continue
-                wrong = run(on_device, one)
+                wrong = run(called, one)
                 assert not wrong, f"rank {comm.rank}: {one}: {wrong}"
                 made[str(comm.dump()["operations"][-1]["engine"])] += 1
         comm.barrier()

@@ -16,6 +16,8 @@ MOVES: Final = "broadcast allgather allgatherv gather gatherv scatter scatterv a
 COLLECTIVES: Final = f"{REDUCTIONS} {MOVES}"
 # A device for each rank, and no NCCL: through host memory.
 STAGED: Final = {"COLLECTIVES_NCCL": "/no/such/file", "STAND_IN_PEERS": "0"}
+# A rank without a device.
+HOST: Final = {"WORKER_HOST": "1", "CUDA_VISIBLE_DEVICES": "", "STAND_IN_DEVICES": "0"}
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,12 @@ def test_collectives(engine: str, size: int, variables: dict[str, str], stand_in
     ended = run(COLLECTIVES, tmp_path, environment, size, each, worker=WORKER, limit=200)
     succeed(ended)
     assert (f"'{engine}'" in ended[0].output) == bool(engine), ended[0].output
+
+
+def test_some_ranks_with_arrays_in_host_memory(stand_in: StandIn, tmp_path: Path) -> None:
+    """Ranks without a device have a driver that shows none."""
+    ended = run(
+        "allreduce reduce_scatterv scatterv alltoallv send", tmp_path, {**stand_in.environment(tmp_path), "SHORT": "1"},
+        3, each={1: HOST}, worker=WORKER, limit=200,
+    )  # fmt: skip
+    succeed(ended)
