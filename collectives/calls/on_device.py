@@ -13,16 +13,15 @@ from typing import Any, Final
 
 from collectives.arrays import cuda
 from collectives.arrays.array import check_counts, check_rank
-from collectives.arrays.array import reading as reading_host
-from collectives.arrays.array import with_rows as host_rows
 from collectives.arrays.cuda import CudaArray
 from collectives.arrays.dtypes import name_of
 from collectives.calls import pieces
 from collectives.calls.call import Ready
 from collectives.calls.device_checks import check_apart, check_devices, check_formed, with_rows
 from collectives.calls.device_messages import message
+from collectives.calls.device_scatter import scatter
 from collectives.calls.external import ARGUMENTS
-from collectives.calls.hierarchical import HierarchicalCalls
+from collectives.calls.hierarchical import HierarchicalCalls, is_named
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.nccl import COLLECTIVES, ENGINE, HIERARCHY
 from collectives.calls.pieces import Piece
@@ -43,7 +42,7 @@ class DeviceCalls:
         self._streams: Final = streams
         self._calls: Final = calls
         self._hierarchical: Final = hierarchical
-        self._uneven: Final[dict[str, Callable[..., StreamCall | None]]] = {
+        self._uneven: Final[dict[str, Callable[..., Ready | None]]] = {
             "allgatherv": self._allgatherv,
             "gatherv": self._gatherv,
             "alltoallv": self._alltoallv,
@@ -64,7 +63,8 @@ class DeviceCalls:
         cannot run this one.
         """
         if name in _SCATTERS:  # only the root has an array
-            return self._scatter(name, x, timeout, args, stream)
+            refuse_host = partial(self._refuse_host, "scatter", None, stream)
+            return scatter(self._streams, self._calls, self.levels, refuse_host, name, x, timeout, args, stream)
         if name == "sendrecv" and cuda.on_cuda(x) != cuda.on_cuda(out):
             raise ValueError("x and out are in different memory: give both on the device, or both in host memory")
         if not cuda.on_cuda(x):
@@ -171,24 +171,30 @@ class DeviceCalls:
         stream: Any,
     ) -> Ready | None:
         """A call that NCCL runs only inside hosts, if the table chooses that, or the call names it; else None."""
-        named = isinstance(algorithm, str) and algorithm == HIERARCHY
+        hierarchical = self.levels(name, array.nbytes, name_of(array.dtype), op, algorithm)
+        if hierarchical is None:
+            return None
+        return hierarchical.prepare(name, array, out, timeout, op, root, stream, named=is_named(algorithm))
+
+    def levels(self, name: str, nbytes: int, dtype: str, op: str, algorithm: object) -> HierarchicalCalls | None:
+        """What prepares such a call for two levels, if the table chooses these, or the call names them; else None.
+
+        Raises ValueError if the call names them and they cannot run it, or are inside a `group()` block.
+        """
         hierarchical = self._hierarchical
-        if named:
+        if is_named(algorithm):
             against = "all ranks are on one host"
             if hierarchical is not None:
-                against = hierarchical.why_not(name, name_of(array.dtype), op)
+                against = hierarchical.why_not(name, dtype, op)
             if against:
                 raise ValueError(f"algorithm={HIERARCHY!r} cannot run this call: {against}")
             if self._calls.outside is not None:
                 self._calls.outside()
-        elif hierarchical is None or algorithm != "auto" or self._calls.outside is not None:
+            return hierarchical
+        if hierarchical is None or algorithm != "auto" or self._calls.outside is not None:
             return None
-        else:
-            choice, _ = self._streams.choose(name, array.nbytes, name_of(array.dtype), op, schedules=True)
-            if choice is None or choice.algorithm != HIERARCHY:
-                return None
-        assert hierarchical is not None
-        return hierarchical.prepare(name, array, out, timeout, op, root, stream, named=named)
+        choice, _ = self._streams.choose(name, nbytes, dtype, op, schedules=True)
+        return hierarchical if choice is not None and choice.algorithm == HIERARCHY else None
 
     # --- parts of different lengths
 
@@ -200,10 +206,13 @@ class DeviceCalls:
 
     def _gathered(
         self, name: str, x: Any, timeout: float | None, root: int, algorithm: object, stream: Any
-    ) -> StreamCall | None:
+    ) -> Ready | None:
         deadline = self._calls.limit(timeout)
         array = with_rows(cuda.reading(x, "x", moved=True), f"{name}v")
-        handle, chosen = self._handle(name, array, algorithm, stream, deadline)
+        levels = partial(self.levels, name, array.nbytes, name_of(array.dtype), "", algorithm)
+        handle, chosen = (0, "") if levels() else self._handle(name, array, algorithm, stream, deadline, levels)
+        if not chosen and (hierarchical := levels()) is not None:
+            return hierarchical.gathered(name, array, root, stream, deadline, named=is_named(algorithm))
         if not chosen:
             return None
         rows = self._calls.rows_of_all(array, name, deadline)
@@ -240,13 +249,23 @@ class DeviceCalls:
 
     def _reduce_scatterv(
         self, x: Any, out: Any, timeout: float | None, counts: Any, op: Any, algorithm: object, *, stream: Any
-    ) -> StreamCall | None:
+    ) -> Ready | None:
         if not isinstance(op, str):
             self._streams.check_staged("op is a function", stream)
             return None
         deadline = self._calls.limit(timeout)
         array = with_rows(reduced(x), "reduce_scatterv")
         rows = check_counts(counts, self._calls.size, array.shape[0]).tolist()
+
+        def in_two_levels() -> Ready | None:
+            hierarchical = self.levels("reduce_scatter", array.nbytes, name_of(array.dtype), op, algorithm)
+            if hierarchical is None:
+                return None
+            named = is_named(algorithm)
+            return hierarchical.reduce_scattered(array, out, rows, op, stream, deadline, named=named)
+
+        if (two_levels := in_two_levels()) is not None:
+            return two_levels
         decide = partial(
             self._streams.decide, "reduce_scatter", array.nbytes, array.dtype, op, algorithm, stream, uneven=True
         )
@@ -256,7 +275,10 @@ class DeviceCalls:
         handle = array.stream if stream is None else cuda.handle_of(stream)
         shape = (rows[self._calls.rank], *array.shape[1:])
         made = output("reduce_scatterv", array, out, shape, handle)
-        if self._staged(array, handle, stream, deadline):
+        if against := self._streams.formed(array.device, handle, deadline):
+            if (two_levels := in_two_levels()) is not None:
+                return two_levels
+            self._streams.check_staged(against, stream)
             return None
         chosen = decide()
         if not chosen:
@@ -269,72 +291,39 @@ class DeviceCalls:
         operation = self._streams.agreement("reduce_scatter", array.dtype, op, 0, array.size, f"counts {rows}")
         return self._ready(planned, operation, array, made, handle, deadline)
 
-    def _scatter(self, name: str, x: Any, timeout: float | None, args: tuple[Any, ...], stream: Any) -> Ready | None:
-        """The root tells the others shape, dtype and memory first, so a call waits on the host for the root."""
-        calls, streams = self._calls, self._streams
-        counts, root, algorithm = args if name == "scatterv" else (None, *args)
-        deadline = calls.limit(timeout)
-        root = check_rank(root, calls.size, "root")
-        if calls.outside is not None:
-            calls.outside()
-
-        def read() -> Any:
-            if cuda.on_cuda(x):
-                array = with_rows(cuda.reading(x, "x", moved=True), name)
-                uneven = name == "scatterv"
-                if streams.decide("scatter", array.nbytes, array.dtype, "", algorithm, stream, uneven=uneven):
-                    return array
-            else:
-                self._refuse_host("scatter", None, stream)
-            return host_rows(reading_host(x, moved=True), name)
-
-        header, inp = calls.scatter_header(name, read, counts, root, algorithm, deadline)
-        if not header.library:
-            return calls.scatter_data(header, name, inp, x, root, algorithm, deadline)
-        is_root = root == calls.rank
-        device = inp.device if is_root else _engine.current_cuda_device()
-        wrong: Exception | None = None
-        handle = cuda.LEGACY
-        if device is None:
-            wrong, device = ValueError("this rank uses no CUDA device yet: choose one before the call"), 0
-        else:
-            handle = cuda.current_stream(header.library, device) if stream is None else cuda.handle_of(stream)
-        against = streams.formed(device, handle, deadline, wrong)
-        if against:
-            streams.check_staged(against, stream)
-            host = host_rows(reading_host(x, moved=True), name) if is_root else None
-            return calls.scatter_data(header, name, host, x, root, algorithm, deadline)
-        row = (header.rows[calls.rank], *header.trailing) if name == "scatterv" else header.trailing
-        made = cuda.new(header.library, row, header.dtype, device, handle)
-        if is_own(algorithm):
-            row_elements = header.row_elements
-            mine, everyone = header.rows[calls.rank] * row_elements, tuple(r * row_elements for r in header.rows)
-            even = Shape("scatter", header.dtype, row_elements * calls.size, row_elements, row_elements, root=root)
-            shape = even if name == "scatter" else even._replace(inp=everyone, out=mine, agreed=0)
-            return streams.scheduled(shape, inp if is_root else None, made, algorithm, handle, deadline)
-        planned = pieces.scatterv(inp, made, header.rows, root)
-        operation = streams.agreement("scatter", header.dtype, "", root, 0, f"rows {header.rows} {header.trailing}")
-        producer = inp.stream if is_root else handle
-        keeps = (inp if is_root else None, made)
-        return streams.call(planned, [operation], handle, producer, [made], made.origin, keeps, deadline)
-
     # --- common parts
 
     def _handle(
-        self, name: str, array: CudaArray, algorithm: object, stream: Any, deadline: Deadline
+        self,
+        name: str,
+        array: CudaArray,
+        algorithm: object,
+        stream: Any,
+        deadline: Deadline,
+        levels: Callable[[], object] = lambda: None,
     ) -> tuple[int, str]:
-        """The stream of a call whose lengths differ, and "nccl" or the algorithm that runs it; "" for host memory."""
+        """The stream of a call whose lengths differ, and "nccl" or the algorithm that runs it; "" for another place.
+
+        `levels`: returns what runs the call if NCCL's communicator cannot be made, or None.
+        """
         decide = partial(self._streams.decide, name, array.nbytes, array.dtype, "", algorithm, stream, uneven=True)
         if not decide():
             return 0, ""
         check_formed(self._streams, self._calls)
         handle = array.stream if stream is None else cuda.handle_of(stream)
-        return (0, "") if self._staged(array, handle, stream, deadline) else (handle, decide())
+        return (0, "") if self._staged(array, handle, stream, deadline, levels) else (handle, decide())
 
-    def _staged(self, array: CudaArray, handle: int, stream: Any, deadline: Deadline) -> bool:
-        """Make NCCL's communicator; whether the call runs on host memory, since that was not possible."""
+    def _staged(
+        self,
+        array: CudaArray,
+        handle: int,
+        stream: Any,
+        deadline: Deadline,
+        levels: Callable[[], object] = lambda: None,
+    ) -> bool:
+        """Make NCCL's communicator; whether the call cannot run by NCCL alone, since that was not possible."""
         against = self._streams.formed(array.device, handle, deadline)
-        if against:
+        if against and levels() is None:
             self._streams.check_staged(against, stream)
         return bool(against)
 

@@ -6,7 +6,7 @@ Invariant: pure functions of addresses and sizes. Parts without elements have no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from collectives.arrays.cuda import CudaArray
@@ -50,17 +50,17 @@ def allgatherv(x: CudaArray, out: CudaArray, rows: Sequence[int], rank: int) -> 
 
 def gatherv(x: CudaArray, out: CudaArray | None, rows: Sequence[int], root: int) -> list[Piece]:
     """NCCL's calls: every rank sends its rows to the root, the root also to itself. `out`: None on other ranks."""
-    return [*_sends(x, [(root, x.address, x.size)]), *([] if out is None else _recvs(out, _parts(out, rows)))]
+    return [*sends(x, [(root, x.address, x.size)]), *([] if out is None else recvs(out, _parts(out, rows)))]
 
 
 def scatterv(x: CudaArray | None, out: CudaArray, rows: Sequence[int], root: int) -> list[Piece]:
     """NCCL's calls: the root sends every rank its rows. `x`: None on other ranks."""
-    return [*([] if x is None else _sends(x, _parts(x, rows))), *_recvs(out, [(root, out.address, out.size)])]
+    return [*([] if x is None else sends(x, _parts(x, rows))), *recvs(out, [(root, out.address, out.size)])]
 
 
 def alltoallv(x: CudaArray, out: CudaArray, leaving: Sequence[int], coming: Sequence[int]) -> list[Piece]:
     """Every rank sends every rank its rows."""
-    return [*_sends(x, _parts(x, leaving)), *_recvs(out, _parts(out, coming))]
+    return [*sends(x, _parts(x, leaving)), *recvs(out, _parts(out, coming))]
 
 
 def reduce_scatterv(x: CudaArray, out: CudaArray, rows: Sequence[int], rank: int, op: str) -> list[Piece]:
@@ -96,23 +96,23 @@ def reductions(like: CudaArray, blocks: Sequence[Block], rank: int, op: str) -> 
 def parts_to_root(part: CudaArray, whole: CudaArray | None, rows: Sequence[int], root: int) -> list[Piece]:
     """NCCL's calls: every rank sends its part to the root, which has its own part already. `whole`: as in gatherv."""
     if whole is None:
-        return list(_sends(part, [(root, part.address, part.size)]))
-    return list(_recvs(whole, [one for one in _parts(whole, rows) if one[0] != root]))
+        return list(sends(part, [(root, part.address, part.size)]))
+    return list(recvs(whole, [one for one in _parts(whole, rows) if one[0] != root]))
 
 
 def parts_from_root(part: CudaArray, whole: CudaArray | None, rows: Sequence[int], root: int) -> list[Piece]:
     """NCCL's calls: the root sends every other rank its part. `whole`: None on other ranks."""
     if whole is None:
-        return list(_recvs(part, [(root, part.address, part.size)]))
-    return list(_sends(whole, [one for one in _parts(whole, rows) if one[0] != root]))
+        return list(recvs(part, [(root, part.address, part.size)]))
+    return list(sends(whole, [one for one in _parts(whole, rows) if one[0] != root]))
 
 
 def send(x: CudaArray, dest: int) -> list[Piece]:
-    return list(_sends(x, [(dest, x.address, x.size)]))
+    return list(sends(x, [(dest, x.address, x.size)]))
 
 
 def recv(out: CudaArray, source: int) -> list[Piece]:
-    return list(_recvs(out, [(source, out.address, out.size)]))
+    return list(recvs(out, [(source, out.address, out.size)]))
 
 
 def _piece(
@@ -133,13 +133,15 @@ def _parts(array: CudaArray, rows: Sequence[int]) -> Iterator[tuple[int, int, in
         start += count * row * array.dtype.itemsize
 
 
-def _sends(x: CudaArray, parts: Iterator[tuple[int, int, int]] | Sequence[tuple[int, int, int]]) -> Iterator[Piece]:
+def sends(x: CudaArray, parts: Iterable[tuple[int, int, int]]) -> Iterator[Piece]:
+    """Messages; `parts`: for each its receiver, its address, and its number of elements of the dtype of `x`."""
     for peer, address, count in parts:
         if count:
             yield Piece("send", address, 0, count, x.dtype.itemsize, "", 0, peer)
 
 
-def _recvs(out: CudaArray, parts: Iterator[tuple[int, int, int]] | Sequence[tuple[int, int, int]]) -> Iterator[Piece]:
+def recvs(out: CudaArray, parts: Iterable[tuple[int, int, int]]) -> Iterator[Piece]:
+    """The same on the receiver; `parts` begin with the sender."""
     for peer, address, count in parts:
         if count:
             yield Piece("recv", 0, address, count, out.dtype.itemsize, "", 0, peer)

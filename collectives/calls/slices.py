@@ -84,8 +84,10 @@ class Sliced(NamedTuple):
         if name == "reduce_scatter":
             agreed = f"counts {list(shares)}" if self.uneven else ""
             return Shape(name, self.dtype, shares if self.uneven else total, own, total, self.op, purpose=agreed)
-        out, agreed_count = (shares, 0) if self.uneven else (total, own)
-        return Shape(name, self.dtype, own, out, agreed_count, root=self.root)
+        whole, agreed_count = (shares, 0) if self.uneven else (total, own)
+        if name == "scatter":
+            return Shape(name, self.dtype, whole, own, agreed_count, root=self.root)
+        return Shape(name, self.dtype, own, whole, agreed_count, root=self.root)
 
     @property
     def input_bytes(self) -> int:

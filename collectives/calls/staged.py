@@ -99,12 +99,13 @@ class StagedCalls:
         root: int = -1,
         places: Sequence[int] = (),
     ) -> StagedCall:
-        """Returns a collective of checked arrays, of any size.
+        """Returns a collective of checked arrays, of any size; also a scatter.
 
-        `like`: as in `StagedCall`. `shares`: as in `Sliced`. `places`: the addresses of the parts of `out`, if they do
-        not lie one after another.
+        `like`: as in `StagedCall`. `shares`: as in `Sliced`. `places`: the addresses of the parts of the array that has
+        a part for each rank, if they do not lie one after another.
         """
-        return self._call(name, like, x, out, shares, op, root, "auto", deadline, uneven=False, places=places)
+        uneven = len({*shares}) > 1
+        return self._call(name, like, x, out, shares, op, root, "auto", deadline, uneven=uneven, places=places)
 
     def _uneven(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> StagedCall | None:
         calls, collective, algorithm = self._calls, _UNEVEN[name], args[-1]
@@ -150,9 +151,11 @@ class StagedCalls:
         for array, what in ((given, "x"), (made, "out" if name != "broadcast" else "x")):
             if array is not None:
                 check_memory(array, what)
-        inp = slices.parts(given, shares if name in ROWS else ())
+        inp = slices.parts(given, shares if name in (*ROWS, "scatter") else ())
         out = slices.parts(made, shares if name in ("allgather", "gather", "alltoall") else ())
-        if places:
+        if places and name == "scatter":
+            inp = inp._replace(addresses=tuple(places))
+        elif places:
             out = out._replace(addresses=tuple(places))
         count = slices.count_of(sum(shares) * like.dtype.itemsize)
         one = Sliced(
@@ -307,7 +310,8 @@ class _Run:
         operation = self._call.calls.operation(one, index, self._call.algorithm)
         writes = one.out.counts or one.name == "broadcast"
         out = self._view(one.out if one.out.counts else one.inp, index, one.output_offset) if writes else None
-        inp = None if one.name == "broadcast" else out if one.in_place else self._view(one.inp, index, 0)
+        reads = one.name != "broadcast" and one.inp.counts
+        inp = None if not reads else out if one.in_place else self._view(one.inp, index, 0)
         self._under_way.append(self._group.start(operation, inp, out, self._deadline.left))
         self.part_way.begun += 1
 

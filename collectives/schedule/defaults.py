@@ -107,6 +107,7 @@ barrier         tcp              1-8   any   dissemination hosts=1   : log2(rank
 
 _BY_LEADER: Final = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "alltoall")
 _BY_NCCL: Final = (*_BY_LEADER, "scatter")
+_IN_TWO_LEVELS: Final = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter")
 _BY_STAGING: Final = (*_BY_NCCL, "scan", "exscan")
 # In the order of choice: who runs calls on arrays in CUDA memory, when, and why.
 _ENGINES: Final = (
@@ -117,7 +118,7 @@ _ENGINES: Final = (
     (_BY_NCCL, "nccl memory=cuda : every rank has a device of its own, and NCCL"),
     (_BY_LEADER, "leader memory=cuda : devices of one host that reach each other, where NCCL does not run the call"),
     (
-        ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather"),
+        _IN_TWO_LEVELS,
         "hierarchy memory=cuda hosts=2- : NCCL inside each host, slices through host memory between hosts",
     ),
     (_BY_STAGING, "staging memory=cuda : through host memory"),

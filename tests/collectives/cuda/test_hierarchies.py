@@ -18,7 +18,7 @@ from tests.stand_in.build import StandIn
 
 ROWS: Final = "".join(
     f"{name} any any any hierarchy memory=cuda hosts=2- : asked for\n"
-    for name in ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather")
+    for name in ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter")
 )
 
 

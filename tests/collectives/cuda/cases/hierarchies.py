@@ -107,25 +107,59 @@ def _check_collectives(comm: collectives.Communicator, count: int, dtype: Any, r
                 np.testing.assert_array_equal(reduced.get(), total, err_msg=f"{count} {dtype} to {root}")
     np.testing.assert_array_equal(comm.allgather(x).get(), np.stack(inputs))
     assert _engine(comm) == "hierarchy"
-    rows = [_numbers(rank, (SIZE, count), dtype) for rank in range(SIZE)]
+    rows = [_numbers(rank, (SIZE, min(count, 300_001)), dtype) for rank in range(SIZE)]
     given = cupy.asarray(rows[RANK])
     np.testing.assert_array_equal(comm.reduce_scatter(given).get()[0], np.add.reduce(rows, dtype=dtype)[RANK])
     assert _engine(comm) == "hierarchy"
     np.testing.assert_array_equal(given.get(), rows[RANK])
+    for root in roots:
+        gathered = comm.gather(x, root=root)
+        assert _engine(comm) == "hierarchy" and (gathered is None) == (root != RANK)
+        if gathered is not None:
+            np.testing.assert_array_equal(gathered.get(), np.stack(inputs))
+        mine = comm.scatter(given if root == RANK else None, root=root)
+        assert _engine(comm) == "hierarchy"
+        np.testing.assert_array_equal(mine.get(), rows[root][RANK])
     np.testing.assert_array_equal(x.get(), inputs[RANK])
+
+
+def _check_parts(comm: collectives.Communicator, counts: Any, dtype: Any, roots: Any) -> None:
+    """Calls with parts of different lengths: rank r has `counts[r]` rows of two elements."""
+    ends = np.cumsum(counts)
+    own = slice(ends[RANK] - counts[RANK], ends[RANK])
+    parts = [_numbers(rank, (counts[rank], 2), dtype) for rank in range(SIZE)]
+    x = cupy.asarray(parts[RANK])
+    np.testing.assert_array_equal(comm.allgatherv(x).get(), np.concatenate(parts))
+    assert _engine(comm) == "hierarchy"
+    rows = [_numbers(rank, (ends[-1], 2), dtype) for rank in range(SIZE)]
+    given = cupy.asarray(rows[RANK])
+    total = np.add.reduce(rows, dtype=dtype)
+    np.testing.assert_array_equal(comm.reduce_scatterv(given, counts).get(), total[own])
+    assert _engine(comm) == "hierarchy"
+    for root in roots:
+        gathered = comm.gatherv(x, root=root)
+        assert _engine(comm) == "hierarchy" and (gathered is None) == (root != RANK)
+        if gathered is not None:
+            np.testing.assert_array_equal(gathered.get(), np.concatenate(parts))
+        mine = comm.scatterv(given if root == RANK else None, counts if root == RANK else None, root=root)
+        assert _engine(comm) == "hierarchy"
+        np.testing.assert_array_equal(mine.get(), rows[root][own])
 
 
 @case
 def hierarchy_of_collectives() -> None:
-    """Broadcast, reduce, allgather and reduce_scatter; lengths that ranks of a host do not divide, and long arrays."""
+    """All but allreduce; lengths that ranks of a host do not divide, parts of different lengths, and long arrays."""
     with _on_hosts() as comm:
-        for name in ("broadcast", "reduce", "allgather", "reduce_scatter"):
+        for name in ("broadcast", "reduce", "allgather", "reduce_scatter", "gather", "scatter"):
             text = comm.explain(name, 1 << 20)
             assert "on CUDA     hierarchy: " in text, text
         assert "on CUDA     hierarchy" not in comm.explain("alltoall", 1 << 20)
         for count in (1000 * PER_HOST, 1000 * PER_HOST + 1, 1, 0):
             _check_collectives(comm, count, np.float32, range(SIZE))
         _check_collectives(comm, 2_000_003, np.int32, (SIZE - 1,))
+        for counts in ([1 + 100 * rank for rank in range(SIZE)], [5, 0] * (SIZE // 2), [0] * SIZE):
+            _check_parts(comm, counts, np.float32, (0, SIZE - 1))
+        _check_parts(comm, [80_000 * rank for rank in range(SIZE)], np.int32, (1,))
         _check_collectives(comm, 100, ml_dtypes.bfloat16, (1,))
         short = cupy.asarray(np.array([RANK, 2], np.int16))  # which NCCL moves, but does not reduce
         np.testing.assert_array_equal(comm.allgather(short).get()[:, 0], np.arange(SIZE))
@@ -162,6 +196,18 @@ def hierarchy_by_default() -> None:
     """Before the ranks have tried to make NCCL's communicator, `explain` names NCCL."""
     with _on_hosts() as comm:
         assert "on CUDA     nccl" in comm.explain("broadcast", 1 << 20)
+        for first in ("scatter", "gatherv", "reduce_scatterv"):  # the call in which ranks try to make it
+            with comm.dup() as twin:
+                x = cupy.asarray(_numbers(RANK, (SIZE, 5), np.float32))
+                if first == "scatter":
+                    result = twin.scatter(x if RANK == 1 else None, root=1)
+                    np.testing.assert_array_equal(result.get(), _numbers(1, (SIZE, 5), np.float32)[RANK])
+                elif first == "gatherv":
+                    result = twin.gatherv(cupy.asarray(np.ones((RANK + 1, 5), np.float32)), root=0)
+                    assert RANK or result.shape == (SIZE * (SIZE + 1) // 2, 5)
+                else:
+                    assert twin.reduce_scatterv(x, [SIZE, *[0] * (SIZE - 1)]).shape == (0 if RANK else SIZE, 5)
+                assert _engine(twin) == "hierarchy"
         _check_collectives(comm, 1001, np.float32, (SIZE - 1,))
         text = comm.explain("broadcast", 1 << 20)
         assert "on CUDA     hierarchy: NCCL inside each host" in text and "different values of" in text, text
@@ -181,6 +227,11 @@ def hierarchy_by_name() -> None:
         x = cupy.asarray(np.full((SIZE, 2), RANK))
         np.testing.assert_array_equal(comm.allgather(x, algorithm="hierarchy").get()[:, 0, 0], np.arange(SIZE))
         assert _engine(comm) == "hierarchy"
+        mine = comm.scatter(x if RANK == 2 else None, root=2, algorithm="hierarchy")
+        np.testing.assert_array_equal(mine.get(), [2, 2])
+        assert _engine(comm) == "hierarchy"
+        assert comm.allgatherv(x, algorithm="hierarchy").shape == (SIZE * SIZE, 2)
+        assert _engine(comm) == "hierarchy"
         with raises(ValueError, "cannot run this call", "it does not run alltoall"):
             comm.alltoall(x, algorithm="hierarchy")
 
@@ -196,6 +247,9 @@ def no_hierarchy() -> None:
         assert os.environ["WHY"] in text, text
         with raises(ValueError, "cannot run this call", os.environ["WHY"]):
             comm.allreduce(x, algorithm="hierarchy")
+        mine = comm.scatter(cupy.asarray(np.eye(SIZE)) if RANK == 0 else None)
+        assert (mine if isinstance(mine, np.ndarray) else mine.get())[RANK] == 1
+        assert _engine(comm) != "hierarchy"
 
 
 @case
