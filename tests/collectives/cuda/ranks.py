@@ -62,7 +62,7 @@ def run(
                 command = [*program, str(worker), *case.split()]
                 ranks.append(subprocess.Popen(command, env=variables, stdout=file, stderr=file))
         until = time.monotonic() + limit
-        while any(one.poll() is None for one in ranks) and time.monotonic() < until:
+        while None in [one.poll() for one in ranks] and time.monotonic() < until:
             if grace is not None and any(one.returncode is not None for one in ranks):
                 until, grace = min(until, time.monotonic() + grace), None
             time.sleep(0.02)
