@@ -1,0 +1,61 @@
+"""Arguments that are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collectives import TransportUnavailable
+from tests.collectives.cuda.by_name import raises
+from tests.collectives.cuda.led.common import RANK, SIZE, Device, Stream, array, case, cupy, start
+
+
+@case
+def bad_input() -> None:
+    """Each is refused with a clear error on the rank that made it, and the communicator goes on."""
+    with start(transport="leader") as comm:
+        good = array(np.ones(4, np.float32))
+        comm.allreduce(good)
+        freed = array(np.ones(4, np.float32))
+        freed.free()
+        with raises(ValueError, "x (address 0x", "not memory of a CUDA device"):
+            comm.allreduce(freed, out=good)
+        with Device(1):
+            other, foreign = array(np.ones(4, np.float32)), Stream()
+        with raises(ValueError, "device 1", f"rank {RANK}"):
+            comm.allreduce(other)
+        with raises(ValueError, "x is on device 0 and out on device 1"):
+            comm.allreduce(good, out=other)
+        with raises(ValueError, "not one of device"):
+            comm.allreduce(good, stream=foreign)
+        with raises(ValueError, "host memory"):
+            comm.allreduce(good, out=np.ones(4, np.float32))
+        with raises(TypeError, "host memory", 'transport="auto"'):
+            comm.allreduce(np.ones(4, np.float32))
+        with raises(ValueError, "out is read-only"):
+            comm.allreduce(good, out=cupy.ndarray((4,), np.float32, writable=False))
+        with raises(ValueError, "shape"):
+            comm.allreduce(good, out=cupy.empty((5,)))
+        with raises(ValueError, "divides the first axis"):
+            comm.reduce_scatter(cupy.empty((SIZE + 1,)))
+        with raises(TransportUnavailable, "it does not run scan"):
+            comm.scan(good)
+        with raises(TransportUnavailable, "it does not run scatter"):
+            comm.scatter(None if RANK else good)
+        np.testing.assert_array_equal(comm.allreduce(good).get(), np.full(4, SIZE * 1.0))
+
+
+@case
+def wrong_on_one_device() -> None:
+    """What does not need a second device, or an address that CuPy would not give."""
+    with start(transport="leader") as comm:
+        good = array(np.ones(4, np.float32))
+        comm.allreduce(good)
+        with raises(ValueError, "host memory"):
+            comm.allreduce(good, out=np.ones(4, np.float32))
+        with raises(ValueError, "shape"):
+            comm.allreduce(good, out=cupy.empty((5,), np.float32))
+        with raises(TypeError, "host memory", 'transport="auto"'):
+            comm.allreduce(np.ones(4, np.float32))
+        with raises(TransportUnavailable, "it does not run scan"):
+            comm.scan(good)
+        np.testing.assert_array_equal(comm.allreduce(good).get(), np.full(4, SIZE * 1.0))
