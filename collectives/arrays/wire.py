@@ -17,6 +17,8 @@ from collectives.native import _engine
 from collectives.native.spelling import hint
 
 WireName: TypeAlias = Literal["bf16", "fp16", "fp8", "int8"]
+WireChoice: TypeAlias = Literal["bf16", "fp16", "fp8", "int8", "auto"]
+AUTO: Final = "auto"
 
 FLOAT32: Final[Dtype] = np.dtype(np.float32)
 _ENGINE_NAMES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_blocks", "int8": "int8_blocks"}
@@ -71,7 +73,8 @@ def format_of(name: Any) -> Format:
     if not isinstance(name, str):
         raise TypeError(f"wire must be a name, not {name!r}")
     if name not in _ENGINE_NAMES:
-        raise ValueError(f"wire is {name!r}{hint(name, _ENGINE_NAMES)}; there are {', '.join(_ENGINE_NAMES)}")
+        similar = hint(name, [known for known in (*_ENGINE_NAMES, AUTO) if known != name])
+        raise ValueError(f"wire is {name!r}{similar}; there are {', '.join(_ENGINE_NAMES)}")
     return _format(cast(WireName, name))
 
 

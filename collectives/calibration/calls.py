@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
+    from collectives.arrays.wire import WireName
     from collectives.core.communicator import Communicator
 
 Call: TypeAlias = "Callable[[], Any]"
@@ -41,19 +42,23 @@ class Arrays:
         """
         return partial(self._inp[: min(nbytes, _RENEWED) // ITEMSIZE].fill, 1)
 
-    def call(self, comm: Communicator, collective: str, algorithm: str, nbytes: int) -> Call:
+    def call(
+        self, comm: Communicator, collective: str, algorithm: str, nbytes: int, wire: WireName | None = None
+    ) -> Call:
         """Returns a function that calls `collective` with `algorithm`, on float32 arrays of about `nbytes` bytes.
 
         `nbytes` is the size of the input or output, whichever is larger. If the collective divides data among ranks,
-        each rank's part is equally large and has at least one element. Raises ValueError for an unknown collective.
+        each rank's part is equally large and has at least one element. `wire`: the wire format, for collectives that
+        have them. Raises ValueError for an unknown collective.
         """
         part = max(1, nbytes // ITEMSIZE // comm.size)
         whole = max(1, nbytes // ITEMSIZE)
         inp, out, size = self._inp, self._out, comm.size
         parts = inp[: part * size].reshape(size, part)
+        form: dict[str, Any] = {} if wire is None else {"wire": wire}
         match collective:
             case "allreduce":
-                return partial(comm.allreduce, inp[:whole], out=out[:whole], algorithm=algorithm)
+                return partial(comm.allreduce, inp[:whole], out=out[:whole], algorithm=algorithm, **form)
             case "scan":
                 return partial(comm.scan, inp[:whole], out=out[:whole], algorithm=algorithm)
             case "exscan":
@@ -65,10 +70,10 @@ class Arrays:
             case "broadcast":
                 return partial(comm.broadcast, inp[:whole], algorithm=algorithm)
             case "reduce_scatter":
-                return partial(comm.reduce_scatter, parts, out=out[:part].reshape(1, part), algorithm=algorithm)
+                return partial(comm.reduce_scatter, parts, out=out[:part].reshape(1, part), algorithm=algorithm, **form)
             case "allgather":
                 return partial(
-                    comm.allgather, inp[:part], out=out[: part * size].reshape(size, part), algorithm=algorithm
+                    comm.allgather, inp[:part], out=out[: part * size].reshape(size, part), algorithm=algorithm, **form
                 )
             case "alltoall":
                 return partial(comm.alltoall, parts, out=out[: part * size].reshape(size, part), algorithm=algorithm)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from collectives.algorithms import registry
-from collectives.calibration import links, noise, protocol, sockets
+from collectives.calibration import formats, links, noise, protocol, sockets
 from collectives.calibration.calls import Arrays, Call
 from collectives.calibration.model import MOST_PLAYED, Model
 from collectives.calibration.settle import STRANGER, SWITCH, rows, settle
@@ -27,7 +27,7 @@ from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.form import Schedule
 from collectives.schedule.layout import Layout
 from collectives.schedule.select import select
-from collectives.schedule.table import Row, Situation, Table
+from collectives.schedule.table import Row, Situation, Table, join
 
 if TYPE_CHECKING:
     from collectives.core.communicator import Communicator
@@ -53,8 +53,9 @@ class Effort:
     - `stranger`: the gain that is needed for an algorithm other than the library's default. Both gains are logarithms
       of a ratio of times
     - `doubt`: how many standard errors are subtracted from a measured gain
-    - `links`: whether to measure how links are fastest: how many TCP connections between two ranks are best, and from
-      which number of bytes on messages over verbs should use the rendezvous protocol
+    - `links`: whether to measure how links between hosts are fastest: how many TCP connections between two ranks are
+      best, from which number of bytes on messages over verbs should use the rendezvous protocol, and which wire formats
+      save time
     """
 
     name: str
@@ -166,7 +167,7 @@ def calibrate(
         elif kind == "verbs":
             say("messages by the eager and by the rendezvous protocol", 0.0)
             linked = opened.enter_context(protocol.best_linked(comm, watch))
-        found = _calibrate(linked, usual, effort, watch, say, quiet)
+        found = _calibrate(linked, usual, effort, watch, say, quiet, kind in ("tcp", "verbs"))
         if found.noise and not tolerant:
             return found
         if kind == "tcp":
@@ -174,7 +175,15 @@ def calibrate(
         return found._replace(rendezvous=linked._linked.rendezvous or None)
 
 
-def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatch, say: Say, quiet: _Quiet) -> Outcome:
+def _calibrate(
+    comm: Communicator,
+    usual: Table,
+    effort: Effort,
+    watch: Stopwatch,
+    say: Say,
+    quiet: _Quiet,
+    with_formats: bool,
+) -> Outcome:
     linked = comm._linked
     costs = links.measure(comm, linked.kinds, watch)
     # Calls wait for the slowest link, so each cost is the largest of all links.
@@ -182,12 +191,16 @@ def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatc
     race = _Race(comm, linked.situation, linked.layout, usual, effort, watch, links.Link(alpha, beta, gamma), say)
     found: list[Row] = []
     contested = [name for name in effort.collectives if len(candidates(comm, name)) > 1]
+    until = effort.seconds * (1 - formats.SHARE * with_formats)
     for number, collective in enumerate(contested):
-        end = watch.spent + (effort.seconds - watch.spent) * _share(contested[number:])
+        end = watch.spent + (until - watch.spent) * _share(contested[number:])
         found += race.run(collective, end)
         reasons = quiet.judge(race.spreads)
         if reasons and not quiet.tolerant:
             return Outcome(Table(()), {}, None, watch.spent, reasons)
+    if with_formats:
+        chosen = join([Table(tuple(found)), usual])
+        found += formats.measure(comm, effort.collectives, effort.sizes[-1], chosen, watch, effort.seconds, say)
     return Outcome(Table(tuple(found)), costs, None, watch.spent, quiet.judge(race.spreads))
 
 

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import floor, log, log2, sqrt
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from collectives.schedule.table import ANY_SIZE, Row, Situation, bytes_text
+
+if TYPE_CHECKING:
+    from collectives.calibration.timing import Times
 
 SWITCH: Final = log(1.04)  # what a change of algorithm between two sizes has to gain, over all sizes together
 STRANGER: Final = log(1.02)  # what an algorithm that is not the library's default has to gain, at each size
@@ -40,6 +45,19 @@ def settle(
             after[name] = total + cost, [*path, name]
         best = after
     return min(best.values(), key=lambda way: way[0])[1] if best else []
+
+
+def first_within(seconds: Times, gain: float) -> int:
+    """Returns the index of the way to choose, out of several that are to be preferred in their order.
+
+    `seconds`: measured times, with a row for each round and a column for each way. A later way is chosen only if it
+    needs at most `gain` of the time of the one chosen before, in the median round.
+    """
+    best = 0
+    for column in range(1, seconds.shape[1]):
+        if np.median(seconds[:, column] / seconds[:, best]) <= gain:
+            best = column
+    return best
 
 
 def rows(

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from collectives.calibration.settle import first_within
+
 if TYPE_CHECKING:
-    from collectives.calibration.timing import Stopwatch, Times
+    from collectives.calibration.timing import Stopwatch
     from collectives.core.communicator import Communicator
 
 COUNTS: Final = (2, 4, 8)  # numbers to try besides 1: more than 8 sockets only wait for each other
@@ -43,25 +45,12 @@ def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[C
             calls = [partial(group.allreduce, x, out=out) for group in (comm, *wider)]
             seconds = watch.turns(calls, [1] * len(calls), _ROUNDS)
             unlucky = seconds[:, 1:].reshape(_ROUNDS, len(COUNTS), _DRAWS).max(axis=2)
-            best = fewest(np.column_stack([seconds[:, 0], unlucky]))
+            best = first_within(np.column_stack([seconds[:, 0], unlucky]), GAIN)
             found = wider[_DRAWS * (best - 1)] if best else comm
             for group in wider:
                 if group is not found:
                     group.close()
         yield found
-
-
-def fewest(seconds: Times) -> int:
-    """Returns the index of the smallest number of TCP connections that is nearly as fast as the best number.
-
-    `seconds` has a row for each round of the measurement, and a column for each number of connections, in ascending
-    order.
-    """
-    best = 0
-    for column in range(1, seconds.shape[1]):
-        if np.median(seconds[:, column] / seconds[:, best]) <= GAIN:
-            best = column
-    return best
 
 
 def _wider(comm: Communicator, count: int, draw: int) -> Communicator:

@@ -20,7 +20,7 @@ from collectives.schedule.compile import RECV, SEND, CompiledStep, program
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.form import IN, OUT, Schedule
 from collectives.schedule.layout import Layout
-from collectives.schedule.select import select
+from collectives.schedule.select import Choice, select, select_wire
 from collectives.schedule.table import Row, Situation, Table
 
 Parts: TypeAlias = "int | tuple[int, ...]"  # number of elements, divided equally; or the number in each rank's part
@@ -87,6 +87,7 @@ class Preparer:
         self._kept: dict[tuple[Shape, str], Prepared] = {}
         self._messages: dict[tuple[int, int | None, Dtype, int], _engine.Operation] = {}
         self._admitted: set[tuple[Shape, str]] = set()
+        self._wires: dict[tuple[str, int], Choice] = {}
         self.algorithm_names: dict[int, str] = {}  # by their codes in fingerprints
 
     def collective(self, shape: Shape, algorithm: str) -> Prepared:
@@ -265,6 +266,20 @@ class Preparer:
         self.table = table
         self._kept.clear()
         self._admitted.clear()
+        self._wires.clear()
+
+    def wire(self, collective: str, nbytes: int) -> Choice:
+        """Returns the wire format that wire="auto" stands for, as `select_wire` does, for float32 arrays; cached.
+
+        `nbytes`: the size of the input or output, whichever is larger.
+        """
+        key = (collective, nbytes)
+        found = self._wires.get(key)
+        if found is None:
+            if len(self._wires) >= _MOST_KEPT:
+                self._wires.clear()
+            found = self._wires[key] = select_wire(collective, nbytes, self.situation, self.table)
+        return found
 
     def schedule(self, algorithm: Algorithm, root: int = 0) -> Schedule:
         """This rank's schedule, cached."""

@@ -14,15 +14,15 @@ from collectives.native import _engine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NOT_KEYS: Final = ("self", "out", "status", "stream", "timeout", "wire")
+_NOT_KEYS: Final = ("self", "out", "status", "stream", "timeout")
 _MARK: Final = "_repeated"
 
 
 class Form(NamedTuple):
     """The parameters of a communicator's method that decide whether a call repeats an earlier one, with their defaults.
 
-    C++ code runs a repeated call without Python code. Arrays, `out`, `timeout`, `status`, `stream` and
-    `wire` are not among these parameters; Python code runs a call with `wire`.
+    C++ code runs a repeated call without Python code. Arrays, `out`, `timeout`, `status` and `stream` are not among
+    these parameters. Python code runs every call that is sent in a wire format.
     """
 
     positional: tuple[tuple[str, Any], ...]

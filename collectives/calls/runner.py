@@ -16,6 +16,8 @@ import numpy as np
 
 from collectives.arrays.array import Array, Dtype, check_number, check_timeout
 from collectives.arrays.cuda import on_cuda
+from collectives.arrays.wire import AUTO, WireChoice, WireName
+from collectives.calls import formats
 from collectives.calls.call import Call, Ready
 from collectives.calls.external import Engines, ExternalCall, Side
 from collectives.calls.fusion import Fusion
@@ -28,6 +30,7 @@ from collectives.calls.moves import Calls, Deadline
 from collectives.calls.nccl import ENGINE as NCCL
 from collectives.calls.nccl import KINDS
 from collectives.calls.on_device import DeviceCalls
+from collectives.calls.op import Reduction
 from collectives.calls.part_way import PartWay
 from collectives.calls.passing import PassingCalls
 from collectives.calls.passing_many import AnyMany, PassingMany
@@ -244,6 +247,17 @@ class Runner:
     def encoded(self) -> int:
         """Bytes of memory that are kept for calls with a wire format."""
         return 0 if self._made_wired is None else self._made_wired.kept
+
+    def wire(self, wire: WireChoice, name: str, x: Any, out: Any, op: Reduction = "sum") -> WireName | None:
+        """Returns the format in which a call with `wire` is sent; None if it is sent as it is, as "auto" allows.
+
+        `name`: of the method.
+        """
+        if wire != AUTO:
+            return wire
+        if any(calls is not None and calls.alone for calls in (self.leading, self._on_device)):
+            return None
+        return formats.chosen(self.calls.prepare, name, x, out, op)
 
     def run_wired(self, name: str, *args: Any, stream: Any) -> Any:
         """Runs a call with a wire format, which `WiredCalls` prepares by its method `name`; returns its result."""
@@ -515,16 +529,32 @@ class Runner:
             self.repeaters[index] = made
         return made
 
-    def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any = None) -> Any:
+    def remembered(
+        self,
+        build: Build,
+        x: Any,
+        out: Any,
+        timeout: float | None,
+        *args: Any,
+        stream: Any = None,
+        more: tuple[Any, ...] = (),
+    ) -> Any:
         """Runs the call that `build(x, out, timeout, *args)` prepares; C++ code runs later calls with equal arguments.
 
         `stream`: for an array on a CUDA device, the stream to use; None for the current stream of the array's library.
-        Returns the call's result.
+        `more`: what else the method was called with that has to be equal. Returns the call's result.
         """
-        return self.run(self._remember, build, x, out, timeout, args, stream)
+        return self.run(self._remember, build, x, out, timeout, args, stream, more)
 
     def _remember(
-        self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...], stream: Any
+        self,
+        build: Build,
+        x: Any,
+        out: Any,
+        timeout: float | None,
+        args: tuple[Any, ...],
+        stream: Any,
+        more: tuple[Any, ...],
     ) -> Ready:
         call = self._chosen(build, x, out, timeout, *args, stream=stream)
         if not isinstance(call, Call):
@@ -532,9 +562,10 @@ class Runner:
         target = call.target
         # If x was staged, the call is not remembered: another array like x might be used in place.
         staged = target is not None and call.out is not x and (target.origin is x or target.result is x)
-        if type(x) is np.ndarray and call.repeatable and not staged:
+        if type(x) is np.ndarray and call.repeatable and not staged and None not in args:  # recv from any rank
             copied = call.copies and call.out is x
             wants = _engine.NO_INPUT if call.inp is None else _engine.COPIED if copied else _engine.AS_IT_IS
             result = None if target is None else x if call.out is x else target.host.shape
-            _engine.remember(self._repeater(build.__name__, x, out), x, args, out is x, call.operation, wants, result)
+            repeater, keys = self._repeater(build.__name__, x, out), (*args, *more)
+            _engine.remember(repeater, x, keys, out is x, call.operation, wants, result)
         return call

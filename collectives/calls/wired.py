@@ -33,8 +33,7 @@ SECTION = 4 << 20  # bytes of float32 numbers that are encoded at a time
 _SMALLEST: Final = 64 << 10  # bytes: smaller buckets are not worth an operation each
 _AHEAD: Final = 4  # sections that a blocking call has in flight
 _MOST_KEPT: Final = 256  # layouts: lists of ever new shapes must not fill the memory
-_OPS: Final = ("sum", "avg")
-WIRED: Final = ("allreduce", "reduce_scatter", "allgather")  # collectives of the engine that have wire formats
+OPS: Final = ("sum", "avg")  # of which there are wire formats
 _BYTE: Final[Dtype] = np.dtype(np.uint8)
 
 
@@ -380,8 +379,8 @@ def _check_host(form: Format, x: Any, out: Any) -> None:
 def _checked(wire: str, x: Any, out: Any, op: Reduction = "sum") -> Format:
     """Returns the format; raises TypeError or ValueError unless it fits op and arrays in host memory."""
     form = format_of(wire)
-    if not isinstance(op, str) or op not in _OPS:
-        raise ValueError(f"wire={wire!r} is for the ops {' and '.join(_OPS)}, not {op!r}")
+    if not isinstance(op, str) or op not in OPS:
+        raise ValueError(f"wire={wire!r} is for the ops {' and '.join(OPS)}, not {op!r}")
     _check_host(form, x, out)
     return form
 

@@ -32,8 +32,8 @@ from collectives.schedule.group import Group
 from collectives.schedule.layout import Layout, even
 from collectives.schedule.listing import explain, explain_group
 from collectives.schedule.play import Play
-from collectives.schedule.select import ladder, select
-from collectives.schedule.table import ANY_SIZE, Row, Situation, Table, text
+from collectives.schedule.select import ladder, select, select_wire
+from collectives.schedule.table import ANY_SIZE, WIRED, Row, Situation, Table, text
 from collectives.schedule.verification import cost
 from collectives.transports.host import usable_cores
 
@@ -79,6 +79,9 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )
 @click.option("-d", "--dtype", type=Names(list(_ITEMSIZES)), default="float32", show_default=True, metavar="NAME")
 @click.option(
+    "--wire", type=Names(["auto"]), metavar="auto", help="Also show the format in which auto sends float32 arrays."
+)
+@click.option(
     "--transport",
     type=Names(["shm", "tcp", "verbs", "inproc"]),
     default="shm",
@@ -103,6 +106,7 @@ def command(
     algorithm: str,
     nbytes: int,
     dtype: str,
+    wire: str | None,
     transport: str,
     ranks_per_host: int | None,
     file: Path | None,
@@ -127,6 +131,8 @@ def command(
         return
     if transport not in NETWORKS and ranks_per_host is not None and ranks_per_host < ranks:
         raise click.BadParameter(f"several hosts are not linked by {transport}", param_hint="'--ranks-per-host'")
+    if wire is not None and (collective or "allreduce") not in WIRED:
+        raise click.UsageError(f"{collective} has no wire formats; {', '.join(WIRED)} have")
     if rank is not None and rank >= ranks:
         raise click.BadParameter(f"{rank} is not one of {ranks} ranks, counted from 0", param_hint="'--rank'")
     if file is not None and ranks > MOST_COUNTED:
@@ -148,6 +154,8 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     lines = [*_head(collective, elements, dtype, chosen, reason, row, situation, schedules, table), ""]
+    if wire is not None:
+        lines[-1:] = ["", *_wire(collective, elements, dtype, situation, table), ""]
     if rank is None and 1 < ranks <= SIDE_BY_SIDE:
         lines.append(explain_group(schedules, max(60, shutil.get_terminal_size((120, 24)).columns), layout=layout))
     else:
@@ -220,6 +228,16 @@ def _head(
     yield f"  auto chooses for {collective} in such a group"
     steps = ladder(collective, situation, usable.__contains__, table)
     yield from (f"    {row_text(step):16} {step.algorithm:22} {step.reason}" for step in steps)
+
+
+def _wire(collective: str, elements: int, dtype: str, situation: Situation, table: Table) -> Iterator[str]:
+    """The wire format that calls with wire="auto" use in such a group."""
+    if dtype != "float32":
+        yield f"  wire       auto: {dtype} is sent as it is, formats are for float32"
+        return
+    choice = select_wire(collective, elements * _ITEMSIZES[dtype], situation, table)
+    yield f"  wire       auto chooses {choice.algorithm}: {choice.reason}"
+    yield from row_lines(choice.row, 11)
 
 
 def _cost(schedules: Sequence[Schedule], nbytes: int) -> str:

@@ -16,7 +16,6 @@ import click
 from collectives.algorithms import registry
 from collectives.arrays.wire import format_of
 from collectives.base import sizes
-from collectives.calls.wired import WIRED
 from collectives.commands.curves import plot
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
@@ -26,6 +25,7 @@ from collectives.core import tables
 from collectives.core.links import NETWORKS
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.table import WIRED
 from collectives.simulation import training
 from collectives.simulation.cost import NAMES, Costs, seconds
 from collectives.simulation.topology import Switches, Topology

@@ -3,8 +3,9 @@
 Invariant: only rank 0 reads files and its environment. It publishes the rows before any call uses the table, so ranks
 cannot choose differently, even if they were passed different tables.
 
-Each row names an algorithm for a collective, under conditions such as the number of ranks and the size in bytes. The
-sources of rows, in the order of priority; the first row that matches a call decides:
+Each row names an algorithm for a collective, under conditions such as the number of ranks and the size in bytes. With
+the condition wire=auto it names a wire format. The sources of rows, in the order of priority; the first row that
+matches a call decides:
 
     argument            init(table=...): a Table, or a file
     COLLECTIVES_ALGORITHM    for example allreduce:ring,broadcast:binomial
@@ -114,7 +115,7 @@ def _given(table: TableLike | None, env: Mapping[str, str]) -> Table:
     given = join(found)
     for row in given.rows:
         others = ON_DEVICES.get(row.memory, ())
-        if row.algorithm in others:
+        if row.wire or row.algorithm in others:
             continue
         try:
             registry.get(row.collective, row.algorithm)
@@ -160,7 +161,10 @@ def cached(machine: Machine, situation: Situation) -> list[Table]:
         warnings.warn(f"ignoring calibrated tables: {error}; delete the file", RuntimeWarning, stacklevel=2)
         return []
     known = {name: {a.name for a in registry.algorithms(name)} for name in COLLECTIVES}
-    return [Table(tuple(row for row in t.rows if row.algorithm in known[row.collective]), t.facts) for t in found]
+    return [
+        Table(tuple(row for row in t.rows if row.wire or row.algorithm in known[row.collective]), t.facts)
+        for t in found
+    ]
 
 
 def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
@@ -294,7 +298,7 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
     found: list[Row] = []
     for line, source in message["rows"]:
         (row,) = parse(line, "rank 0's table", source).rows
-        if row.algorithm in ON_DEVICES.get(row.memory, ()):
+        if row.wire or row.algorithm in ON_DEVICES.get(row.memory, ()):
             found.append(row)
             continue
         try:

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from collectives.arrays.array import Array, Dtype, check_number, check_shape, dtype_of
 from collectives.arrays.on_device import DeviceArray, device_of
-from collectives.arrays.wire import FLOAT32, WireName, format_of
+from collectives.arrays.wire import AUTO, FLOAT32, WireChoice, WireName, format_of
+from collectives.calls import formats
 from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.leading import LeaderCalls
 from collectives.calls.messages import MessageCalls
@@ -33,7 +34,7 @@ from collectives.calls.runner import Runner
 from collectives.calls.streamed import StreamCalls
 from collectives.core import leader, recorded
 from collectives.core.completion import Completion
-from collectives.core.explaining import explain, explain_cuda
+from collectives.core.explaining import explain, explain_cuda, wire_lines
 from collectives.core.family import Origin, separate
 from collectives.core.hierarchy import levels
 from collectives.core.links import Linked, Policy
@@ -183,34 +184,41 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         dtype: Any = "float32",
         *,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
     ) -> str:
         """Returns a text that says which algorithm and engine a call would use, and why, and lists this rank's steps.
 
         An engine is the code that runs a call: this library's own, or that of another package. `collective`: the call's
         name, such as "allreduce". `nbytes`: the size in bytes of its input or output array, whichever is larger.
         `algorithm`: as in the call, "auto" or the name of an algorithm. `wire`: as in the call; the text then describes
-        how a section of a float32 array is sent, and how much rounding may change a sum. Raises ValueError for an
-        unknown collective, algorithm or format, and for a negative size.
+        how a section of a float32 array is sent, and how much rounding may change a sum. With "auto", it also says
+        which format is chosen, and why. Raises ValueError for an unknown collective, algorithm or format, and for a
+        negative size.
         """
-        linked = self._linked
-        if wire is not None:
-            kind = dtype_of(dtype)
+        linked, kind, prepare = self._linked, dtype_of(dtype), self._calls.prepare
+        form, because = wire, list[str]()
+        if wire == AUTO:
+            form, because = wire_lines(prepare, collective, nbytes, kind)
+        if form is not None:
             if kind != FLOAT32:
-                raise TypeError(f"wire={wire!r} is for float32 arrays, not {kind}")
-            return explain(self._calls.prepare, linked, collective, nbytes, kind, algorithm, form=format_of(wire))
+                raise TypeError(f"wire={form!r} is for float32 arrays, not {kind}")
+            return explain(prepare, linked, collective, nbytes, kind, algorithm, form=format_of(form), because=because)
         others = self._runner.engines.explain(collective, nbytes) if algorithm == "auto" else ""
         on_devices = explain_cuda(
             self._runner.leading,
             self._runner.streams,
-            self._calls.prepare,
+            prepare,
             linked,
             collective,
             nbytes,
-            dtype_of(dtype),
+            kind,
             algorithm,
         )
-        return others + explain(self._calls.prepare, linked, collective, nbytes, dtype_of(dtype), algorithm, on_devices)
+        return others + explain(prepare, linked, collective, nbytes, kind, algorithm, on_devices, because=because)
+
+    def _wire(self, collective: str, nbytes: int) -> WireName | None:
+        """The format that wire="auto" stands for, for float32 arrays that a call passes; None to send them as is."""
+        return formats.found(self._calls.prepare, collective, nbytes)
 
     @overload
     def empty(

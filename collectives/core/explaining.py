@@ -12,20 +12,21 @@ from functools import partial
 from collectives.algorithms import registry
 from collectives.arrays.array import Dtype, check_number, name_of
 from collectives.arrays.dtypes import engine_name
-from collectives.arrays.wire import FLOAT32, Format
+from collectives.arrays.wire import FLOAT32, Format, WireName
 from collectives.calls import wired
+from collectives.calls.formats import format_name
 from collectives.calls.leading import ENGINE as LEADER
 from collectives.calls.leading import LeaderCalls
 from collectives.calls.nccl import ENGINE, HIERARCHY
 from collectives.calls.prepare import Preparer, Shape
 from collectives.calls.streamed import StreamCalls
-from collectives.calls.wired import WIRED, divide
+from collectives.calls.wired import divide
 from collectives.core.links import Linked
 from collectives.native._engine import Group
 from collectives.schedule.conditions import collective as contract
 from collectives.schedule.layout import Layout
 from collectives.schedule.select import Choice, ladder
-from collectives.schedule.table import ANY_SIZE, Row
+from collectives.schedule.table import ANY_SIZE, WIRED, Row
 from collectives.transports.leader import mps
 
 
@@ -38,13 +39,15 @@ def explain(
     algorithm: str = "auto",
     on_devices: Sequence[str] = (),
     form: Format | None = None,
+    because: Sequence[str] = (),
 ) -> str:
     """Returns a text about a collective on `nbytes` bytes: the algorithm and engine that it uses, and why.
 
     The text also lists this rank's steps. `linked`: the group of ranks. `algorithm`: as in calls, "auto" or a name.
     `on_devices`: lines to insert about arrays on devices. `form`: the wire format in which `nbytes` bytes of float32
-    are sent; the text then describes one section of the array. Raises ValueError for a negative size, and for an
-    unknown collective or algorithm; the error then lists the known names.
+    are sent; the text then describes one section of the array. `because`: lines to insert about the choice of the
+    format. Raises ValueError for a negative size, and for an unknown collective or algorithm; the error then lists the
+    known names.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
@@ -72,6 +75,7 @@ def explain(
         f"{collective} of {size} bytes ({elements} {kind}) among {situation.size} ranks",
         f"  algorithm   {chosen.name}: {reason}",
         *row_lines(row, 12),
+        *because,
         *wire,
         *_engines(linked.group, prepare, shape, chosen.name, prepare.schedule(chosen).grid),
         *(section if 0 < most < elements else ()),
@@ -91,14 +95,32 @@ def explain(
     return "\n".join([*lines, "", listing(prepare.schedule(chosen))])
 
 
+def wire_lines(prepare: Preparer, collective: str, nbytes: int, dtype: Dtype) -> tuple[WireName | None, list[str]]:
+    """Returns the format that wire="auto" stands for, None if arrays are sent as they are, and lines that say why.
+
+    `nbytes`: the size of the larger array. Raises ValueError for a collective that has no formats.
+    """
+    contract(collective)
+    _check_wired(collective)
+    if dtype != FLOAT32:
+        return None, [f"  wire        auto: {name_of(dtype)} is sent as it is, formats are for float32"]
+    choice = prepare.wire(collective, check_number(nbytes, "nbytes"))
+    lines = [f"  wire        auto chooses {choice.algorithm}: {choice.reason}", *row_lines(choice.row, 12)]
+    return format_name(choice.algorithm), lines
+
+
+def _check_wired(collective: str) -> None:
+    if collective not in WIRED:
+        raise ValueError(f"{collective} has no wire formats; {', '.join(WIRED)} have")
+
+
 def _encoded(
     prepare: Preparer, collective: str, size: int, form: Format, algorithm: str
 ) -> tuple[int, Dtype, list[str]]:
     """The elements of a section of an array of `size` bytes of float32, their dtype, and lines about the format."""
     from collectives.schedule.rounding import roundings  # plays a whole group
 
-    if collective not in WIRED:
-        raise ValueError(f"{collective} has no wire formats; {', '.join(WIRED)} have")
+    _check_wired(collective)
     sections = divide([size // FLOAT32.itemsize], form, wired.SECTION // FLOAT32.itemsize)
     elements = sections[0].inp
     chosen, _, _ = prepare.choose(Shape(collective, form.element, elements, elements, elements), algorithm)

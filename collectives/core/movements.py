@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectives.arrays.wire import WireName
+from collectives.arrays.wire import WireChoice
 from collectives.calls.moves import Calls, one_byte
 from collectives.calls.repeated import repeated
 from collectives.calls.runner import Runner, Seconds
@@ -43,7 +43,7 @@ class Movements:
         *,
         out: Any = None,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
@@ -51,12 +51,14 @@ class Movements:
 
         `x` has to have the same shape and dtype on all ranks. `out`: an array of that shape to write to.
 
-        `wire`: the format in which float32 numbers are sent, "bf16", "fp16", "fp8" or "int8", the same on every rank.
-        Every rank's numbers are rounded once, this rank's too, see docs/calls.md.
+        `wire`: the format in which float32 numbers are sent, "bf16", "fp16", "fp8", "int8" or "auto", as in
+        `allreduce`. Every rank's numbers are rounded once, this rank's too, see docs/calls.md.
         """
-        if wire is not None:
-            return self._runner.run_wired("allgather", x, out, timeout, algorithm, wire, stream=stream)
-        return self._runner.remembered(self._calls.allgather, x, out, timeout, algorithm, stream=stream)
+        form = None if wire is None else self._runner.wire(wire, "allgather", x, out)
+        if form is not None:
+            return self._runner.run_wired("allgather", x, out, timeout, algorithm, form, stream=stream)
+        build = self._calls.allgather
+        return self._runner.remembered(build, x, out, timeout, algorithm, stream=stream, more=(wire,))
 
     def allgather_async(
         self,
@@ -64,13 +66,14 @@ class Movements:
         *,
         out: Any = None,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Work[Any]:
         """`allgather` in the background."""
-        if wire is not None:
-            return self._runner.start_wired(self, "allgather", x, out, timeout, algorithm, wire, stream=stream)
+        form = None if wire is None else self._runner.wire(wire, "allgather", x, out)
+        if form is not None:
+            return self._runner.start_wired(self, "allgather", x, out, timeout, algorithm, form, stream=stream)
         return self._runner.start(self, self._calls.allgather, x, out, timeout, algorithm, stream=stream)
 
     def allgatherv(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None, stream: Any = None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from collectives.arrays.wire import WireName
+from collectives.arrays.wire import WireChoice
 from collectives.calls.fusion import BUCKET
 from collectives.calls.messages import MessageCalls
 from collectives.calls.moves import Calls, one_byte
@@ -41,7 +41,7 @@ class Plans:
         *,
         out: Any = None,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
     ) -> Plan:
         """Prepares `allreduce` for many runs: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run.
@@ -49,11 +49,12 @@ class Plans:
         Each run reduces the current contents of `x` into `out`; if `out` is None, into the array `plan.out`. `wire`: as
         in `allreduce`.
         """
-        if wire is not None:
+        form = None if wire is None else self._runner.wire(wire, "allreduce", x, out, op)
+        if form is not None:
             check_planned(x, "x")
             if out is not None:
                 check_planned(out, "out")
-            return self._runner.plan_wired(self, "allreduce", x, out, timeout, op, algorithm, wire)
+            return self._runner.plan_wired(self, "allreduce", x, out, timeout, op, algorithm, form)
         return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
 
     def allreduce_many_plan(

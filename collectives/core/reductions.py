@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from collectives.arrays.wire import WireName
+from collectives.arrays.wire import WireChoice
 from collectives.calls.fusion import BUCKET
 from collectives.calls.op import Reduction
 from collectives.calls.reductions import ReductionCalls
@@ -31,7 +31,7 @@ class Reductions:
         *,
         out: Any = None,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
@@ -44,10 +44,16 @@ class Reductions:
         "fp8" or "int8" for 8 bits with a scale for each 256 numbers. It is for the ops sum and avg, and for arrays in
         host memory. Partial sums are computed in float32, and rounded when they are sent. See docs/calls.md for the
         rounding errors. Raises TypeError for another dtype or a device array, and ValueError for another op.
+
+        With `wire="auto"`, numbers are sent in the format that `collectives calibrate` has measured as fastest in such
+        a group for so many bytes. They are sent as they are if nothing was measured, and for dtypes, devices and ops
+        that have no formats.
         """
-        if wire is not None:
-            return self._runner.run_wired("allreduce", x, out, timeout, op, algorithm, wire, stream=stream)
-        return self._runner.remembered(self._reductions.allreduce, x, out, timeout, op, algorithm, stream=stream)
+        form = None if wire is None else self._runner.wire(wire, "allreduce", x, out, op)
+        if form is not None:
+            return self._runner.run_wired("allreduce", x, out, timeout, op, algorithm, form, stream=stream)
+        build = self._reductions.allreduce
+        return self._runner.remembered(build, x, out, timeout, op, algorithm, stream=stream, more=(wire,))
 
     def allreduce_async(
         self,
@@ -56,13 +62,14 @@ class Reductions:
         *,
         out: Any = None,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Work[Any]:
         """`allreduce` in the background. With `wire`, `x` is encoded before this method returns."""
-        if wire is not None:
-            return self._runner.start_wired(self, "allreduce", x, out, timeout, op, algorithm, wire, stream=stream)
+        form = None if wire is None else self._runner.wire(wire, "allreduce", x, out, op)
+        if form is not None:
+            return self._runner.start_wired(self, "allreduce", x, out, timeout, op, algorithm, form, stream=stream)
         return self._runner.start(self, self._reductions.allreduce, x, out, timeout, op, algorithm, stream=stream)
 
     def allreduce_many(
@@ -73,7 +80,7 @@ class Reductions:
         out: Sequence[Any] | None = None,
         bucket_bytes: int = BUCKET,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> list[Any]:
@@ -83,14 +90,16 @@ class Reductions:
         buckets of up to `bucket_bytes` bytes, and each bucket is reduced at once. `out`: a list of arrays for the
         results, which may be `arrays` itself. No array may share memory with the result of another array. If NCCL runs
         the call, all arrays have to be on one device. NCCL then reduces them together where they are, without buckets.
-        `wire`: as in `allreduce`. All arrays then have to be float32, and no scale is for numbers of two arrays.
+        `wire`: as in `allreduce`. All arrays then have to be float32, and no scale is for numbers of two arrays. "auto"
+        chooses by the bytes of the whole list, and sends all arrays as they are if one has another dtype.
 
         Raises ValueError or TypeError for an invalid array, which it names, before anything is sent. DesyncError if
         ranks pass different shapes, dtypes or `bucket_bytes`.
         """
-        if wire is not None:
+        form = None if wire is None else self._runner.wire(wire, "allreduce_many", arrays, out, op)
+        if form is not None:
             found: list[Any] = self._runner.run_wired(
-                "allreduce_many", arrays, out, timeout, op, bucket_bytes, algorithm, wire, stream=stream
+                "allreduce_many", arrays, out, timeout, op, bucket_bytes, algorithm, form, stream=stream
             )
             return found
         return self._runner.run_many(stream, arrays, out, timeout, op, bucket_bytes, algorithm)
@@ -103,7 +112,7 @@ class Reductions:
         out: Sequence[Any] | None = None,
         bucket_bytes: int = BUCKET,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Work[list[Any]]:
@@ -111,9 +120,10 @@ class Reductions:
 
         Arrays that are joined into buckets are copied before this method returns.
         """
-        if wire is not None:
+        form = None if wire is None else self._runner.wire(wire, "allreduce_many", arrays, out, op)
+        if form is not None:
             return self._runner.start_wired(
-                self, "allreduce_many", arrays, out, timeout, op, bucket_bytes, algorithm, wire, stream=stream
+                self, "allreduce_many", arrays, out, timeout, op, bucket_bytes, algorithm, form, stream=stream
             )
         return self._runner.start_many(self, stream, arrays, out, timeout, op, bucket_bytes, algorithm)
 
@@ -158,7 +168,7 @@ class Reductions:
         *,
         out: Any = None,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Any:
@@ -167,9 +177,11 @@ class Reductions:
         With n = x.shape[0] / size, the block is rows rank * n to (rank + 1) * n - 1. `out`: an array of shape (n,
         *x.shape[1:]) to write to. `wire`: as in `allreduce`. ValueError if `size` does not divide `x.shape[0]`.
         """
-        if wire is not None:
-            return self._runner.run_wired("reduce_scatter", x, out, timeout, op, algorithm, wire, stream=stream)
-        return self._runner.remembered(self._reductions.reduce_scatter, x, out, timeout, op, algorithm, stream=stream)
+        form = None if wire is None else self._runner.wire(wire, "reduce_scatter", x, out, op)
+        if form is not None:
+            return self._runner.run_wired("reduce_scatter", x, out, timeout, op, algorithm, form, stream=stream)
+        build = self._reductions.reduce_scatter
+        return self._runner.remembered(build, x, out, timeout, op, algorithm, stream=stream, more=(wire,))
 
     def reduce_scatter_async(
         self,
@@ -178,13 +190,14 @@ class Reductions:
         *,
         out: Any = None,
         algorithm: str = "auto",
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
         stream: Any = None,
     ) -> Work[Any]:
         """`reduce_scatter` in the background."""
-        if wire is not None:
-            return self._runner.start_wired(self, "reduce_scatter", x, out, timeout, op, algorithm, wire, stream=stream)
+        form = None if wire is None else self._runner.wire(wire, "reduce_scatter", x, out, op)
+        if form is not None:
+            return self._runner.start_wired(self, "reduce_scatter", x, out, timeout, op, algorithm, form, stream=stream)
         return self._runner.start(self, self._reductions.reduce_scatter, x, out, timeout, op, algorithm, stream=stream)
 
     def reduce_scatterv(

@@ -123,7 +123,8 @@ def named(table: Table, path: Path) -> Table:
 
 def covers(tables: Sequence[Table], situation: Situation) -> bool:
     """Whether one of `tables` was measured for a group with the number of ranks and the properties in `situation`."""
-    return any(row.ranks == (situation.size, situation.size) and row.fits(situation) for t in tables for row in t.rows)
+    exactly = (situation.size, situation.size)
+    return any(row.ranks == exactly and not row.wire and row.fits(situation) for t in tables for row in t.rows)
 
 
 def save(path: Path, table: Table) -> None:

@@ -19,7 +19,8 @@ from collectives.arrays.array import Array, dtype_of
 from collectives.core.communicator import Communicator
 from collectives.gradients import sparse
 from collectives.gradients.objects import gathered
-from collectives.gradients.plan import Bucket, Plan, differences, listed, unpack
+from collectives.gradients.plan import Bucket, Entry, Plan, differences, listed, plan, sizes, unpack
+from collectives.gradients.wire import Rules, settled
 from collectives.native.errors import Aborted, CollectiveError, DesyncError, OpTimeout, PeerLost
 
 _ACTIVE: Final = 0
@@ -134,6 +135,15 @@ def channel(comm: Communicator) -> Channel:
     """
     with _lock:
         return _channels.setdefault(comm, Channel(comm))
+
+
+def planned(comm: Communicator, rules: Rules, entries: tuple[Entry, ...]) -> Plan:
+    """Returns the plan for the exchange of the gradients that `entries` describe, as the function `plan` does.
+
+    With compression="auto", the table of `comm` chooses the format. Raises TypeError or ValueError if an option in
+    `rules` does not fit a gradient.
+    """
+    return plan(settled(rules, sizes(entries), comm._wire), entries, comm.size)
 
 
 def reduce(

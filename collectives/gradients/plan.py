@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from collectives.arrays.array import dtype_of
+from collectives.arrays.array import Dtype, dtype_of
 from collectives.gradients.wire import Rules, Wire, wire
 
 BUCKET: Final = 25 << 20  # bytes
@@ -96,6 +96,11 @@ class Plan:
         """The plan as bytes of text, to be sent to other ranks."""
         reported = {"rules": asdict(self.rules), "entries": self.entries, "buckets": self.buckets}
         return json.dumps(reported).encode()
+
+
+def sizes(entries: Sequence[Entry]) -> list[tuple[Dtype, int]]:
+    """The dtype and number of elements of each dense gradient whose shape is known."""
+    return [(dtype_of(e.dtype), math.prod(e.shape)) for e in entries if e.kind == "dense" and e.known]
 
 
 @lru_cache(maxsize=256)

@@ -6,21 +6,22 @@ Infinities and NaN are kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from collectives.arrays.array import Array, Dtype
-from collectives.arrays.wire import FLOAT32, WireName, format_of
+from collectives.arrays.wire import AUTO, FLOAT32, WireName, format_of
 
-Compression: TypeAlias = Literal["fp16", "bf16", "fp8", "int8"]
+Compression: TypeAlias = Literal["fp16", "bf16", "fp8", "int8", "auto"]
 
 _HALF: Final = np.dtype(np.float16)
 _WIRES: Final[dict[Compression, Dtype]] = {"fp16": _HALF, "bf16": np.dtype(ml_dtypes.bfloat16)}
 _EIGHT_BITS: Final = ("fp8", "int8")
-_KNOWN: Final = (*_WIRES, *_EIGHT_BITS)
+_KNOWN: Final = (*_WIRES, *_EIGHT_BITS, AUTO)
 _COMPRESSED: Final = (np.dtype(np.float32), np.dtype(np.float64))
 _FLOATS: Final = (*_COMPRESSED, *_WIRES.values(), np.dtype(np.complex64), np.dtype(np.complex128))
 OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod", "min", "max")}}
@@ -45,7 +46,8 @@ class Rules:
 
     - `op`: "average", "sum", "min", "max" or "prod"
     - `compression`: "fp16" or "bf16" to send float32 and float64 in 16 bits, "fp8" or "int8" in 8 bits with a scale for
-      each 256 numbers, None to keep the dtype. Sparse gradients are never sent in 8 bits
+      each 256 numbers, None to keep the dtype. Sparse gradients are never sent in 8 bits. "auto" stands for one of
+      these, which `settled` finds out
     - `bucket_bytes`: the largest size of a bucket, gradients that are sent together
     - `prescale`, `postscale`: factors for gradients before, and for results after the reduction
 
@@ -109,6 +111,22 @@ class Wire(NamedTuple):
             return sent.nbytes
         form = format_of(self.format)
         return form.elements(sent.size) * form.element.itemsize
+
+
+def settled(
+    rules: Rules, gradients: Iterable[tuple[Dtype, int]], choose: Callable[[str, int], WireName | None]
+) -> Rules:
+    """Returns `rules` with the compression that "auto" stands for; the same object if compression is not "auto".
+
+    `gradients`: dtype and size of each dense gradient. `choose(collective, nbytes)`: the format for float32 arrays of
+    so many bytes, None to send them as they are. One format is chosen for all gradients, by the bytes of a full bucket.
+    So it stays the same from step to step, as error feedback needs.
+    """
+    if rules.compression != AUTO:
+        return rules
+    numbers = sum(size for dtype, size in gradients if dtype in _COMPRESSED)
+    nbytes = min(numbers * FLOAT32.itemsize, rules.bucket_bytes)
+    return replace(rules, compression=choose("allreduce", nbytes) if rules.additive else None)
 
 
 def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectives.arrays.array import Array
-from collectives.arrays.wire import WireName, format_of
+from collectives.arrays.wire import AUTO, WireChoice, format_of
 from collectives.core.communicator import Communicator
 from collectives.keras.averaging import ModelAveragingCallback
 from collectives.keras.framework import keras, read
@@ -30,14 +30,14 @@ class DiLoCoCallback(ModelAveragingCallback):
     The model has to be built before `fit`; the weights of rank 0 are broadcast when training begins. Other
     floating-point weights, such as moving statistics, are averaged. The last outer step is at the end of training. The
     errors are those of ModelAveragingCallback; ValueError also for a model that is not built, and for a wire format
-    that does not exist; TypeError for weights that are not float32 with `wire`.
+    that does not exist; TypeError for weights that are not float32 with a `wire` other than "auto".
     """
 
     def __init__(
-        self, every: int, outer: Any = None, *, wire: WireName | None = None, comm: Communicator | None = None
+        self, every: int, outer: Any = None, *, wire: WireChoice | None = None, comm: Communicator | None = None
     ) -> None:
         super().__init__(every, comm=comm)
-        if wire is not None:
+        if wire not in (None, AUTO):
             format_of(wire)  # raises if there is no such format
         self._wire = wire
         self._outer = outer or keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
@@ -47,7 +47,7 @@ class DiLoCoCallback(ModelAveragingCallback):
         if not self.model.built:
             raise ValueError("DiLoCoCallback needs a model that is built: give it a keras.Input, or call model.build")
         for variable in self.model.trainable_variables:
-            if self._wire is not None and keras.backend.standardize_dtype(variable.dtype) != "float32":
+            if self._wire not in (None, AUTO) and keras.backend.standardize_dtype(variable.dtype) != "float32":
                 raise TypeError(f"{variable.path} is {variable.dtype}, not float32, as wire={self._wire!r} needs")
         super().on_train_begin(logs)
         broadcast_variables(self.model.weights, 0, self._comm)

@@ -42,7 +42,8 @@ def DistributedOptimizer(
     - `comm`: the communicator; None for the one that `collectives.init` made
     - `op`: how the ranks' gradients are combined: "average", "sum", "min", "max" or "prod"
     - `compression`: "fp16", "bf16", "fp8" or "int8" sends gradients in this format, of 16 or 8 bits; None sends them
-      unchanged. Sparse gradients are not sent in 8 bits
+      unchanged. Sparse gradients are not sent in 8 bits. "auto" takes the format that `collectives calibrate` has
+      measured as fastest in such a group; None where nothing was measured
     - `bucket_bytes`: gradients are exchanged in buckets of up to this many bytes
     - `sparse_as_dense`: exchange embeddings' gradients as dense tensors; by default they stay sparse
     - `error_feedback`: add the rounding errors of `compression` to the gradients of the next step

@@ -6,7 +6,8 @@ The rows below were measured on one host: up to 16 ranks over shared memory, 8 o
 cores. For all other groups the rows come from the simulator: tools/model_defaults.py has written them to the module
 `modelled`, so they are the same on every rank, and nothing is simulated at run time. The first matching row counts. So
 simulated rows for several ranks on each of several hosts, and for many ranks on one host, come before measured rows.
-Rows for arrays on devices follow from what each mechanism costs on one H200 (docs/gpu.md).
+Rows for arrays on devices follow from what each mechanism costs on one H200 (docs/gpu.md). No wire format is chosen for
+calls with wire="auto": which one is fastest depends on the speed of links, which only a calibration measures.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from collectives.schedule.modelled import FLAT, NESTED, SHARED
-from collectives.schedule.table import Table, join, parse
+from collectives.schedule.table import AS_IT_IS, WIRED, Table, join, parse
 
 MEASURED: Final = parse(
     """
@@ -135,6 +136,11 @@ UNEVEN: Final = parse(
     source="built in",
 )
 
+FORMATS: Final = parse(
+    "\n".join(f"{name} any any any {AS_IT_IS} wire=auto : nobody has measured these links" for name in WIRED),
+    source="built in",
+)
+
 BY_MODEL: Final = "built in, by the simulator"
 
 DEFAULTS: Final[Table] = join(
@@ -145,5 +151,6 @@ DEFAULTS: Final[Table] = join(
         parse(FLAT, source=BY_MODEL),
         UNEVEN,
         FOR_DEVICES,
+        FORMATS,
     ]
 )

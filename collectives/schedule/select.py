@@ -1,4 +1,4 @@
-"""Chooses the algorithm of a call with algorithm "auto", and gives the reason for the choice.
+"""Chooses the algorithm of a call with algorithm "auto", its format with wire="auto", and gives the reasons.
 
 Invariant: the choice depends only on data that is the same on every rank (collective, group, number of bytes, the
 group's decision table), never on one rank's buffers. Ranks that choose different algorithms cannot exchange messages.
@@ -15,7 +15,7 @@ from collectives.schedule.table import HOST_MEMORY, Row, Situation, Table
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The algorithm chosen for a call, and the reason, a text. `row` is the row of the table that led to the choice."""
+    """What is chosen for a call, and the reason, a text. `row` is the row of the table that led to the choice."""
 
     algorithm: str
     reason: str
@@ -36,10 +36,22 @@ def select(
     skipped. `memory`: the kind of memory of the call's arrays. Raises LookupError if no row matches.
     """
     for row in table.rows:
-        is_for = row.collective == collective and row.memory == memory and nbytes <= row.bytes
+        is_for = row.collective == collective and row.memory == memory and nbytes <= row.bytes and not row.wire
         if is_for and row.fits(situation) and usable(row.algorithm):
             return Choice(row.algorithm, row.reason or "no reason given", row)
     raise LookupError(f"no algorithm for {collective} of {nbytes} bytes among {situation.size} ranks")
+
+
+def select_wire(collective: str, nbytes: int, situation: Situation, table: Table = DEFAULTS) -> Choice:
+    """Chooses the wire format of a call with wire="auto" on float32 arrays, by the first row that matches the call.
+
+    The result's `algorithm` is the name of the format, or "float32": numbers are sent as they are. Only rows with the
+    condition wire=auto count. Raises LookupError if no row matches.
+    """
+    for row in table.rows:
+        if row.wire and row.collective == collective and nbytes <= row.bytes and row.fits(situation):
+            return Choice(row.algorithm, row.reason or "no reason given", row)
+    raise LookupError(f"no wire format for {collective} of {nbytes} bytes among {situation.size} ranks")
 
 
 def ladder(collective: str, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS) -> list[Row]:
@@ -49,7 +61,7 @@ def ladder(collective: str, situation: Situation, usable: Callable[[str], bool],
     """
     rows: list[Row] = []
     for row in table.rows:
-        is_for = row.collective == collective and row.memory == HOST_MEMORY
+        is_for = row.collective == collective and row.memory == HOST_MEMORY and not row.wire
         fits = is_for and row.fits(situation) and usable(row.algorithm)
         if fits and (not rows or row.bytes > rows[-1].bytes):
             rows.append(row)

@@ -20,7 +20,9 @@ Each line is a row; "#" begins a comment. A row's fields:
   ranks than cores; memory=cuda, for arrays on a CUDA device, for which rows without this condition do not count. The
   algorithm is then "leader" (one rank's kernel reads and writes the arrays of all), "nccl", or "staging" (the call runs
   on a copy in host memory, by the rows for host memory); device=shared or device=own, with memory=cuda: whether two
-  ranks use the same device
+  ranks use the same device; wire=auto, for the wire format of calls with wire="auto", for which rows without this
+  condition do not count. The algorithm is then "float32" (numbers are sent as they are), "bf16", "fp16", "fp8" or
+  "int8"
 - after a ":", the reason, which is optional
 
 A line NAME = VALUE is a fact about the table: when and where it was made, what was measured. Facts have no effect, with
@@ -51,11 +53,16 @@ _FACT: Final = re.compile(r"([a-z][a-z0-9._-]*)\s+=\s+(.*)")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
 _WHAT: Final = (
     "COLLECTIVE KINDS RANKS BYTES ALGORITHM [hosts=HOSTS] [per-host=RANKS] [oversubscribed=yes|no] [memory=cuda] "
-    "[device=shared|own] [: REASON]"
+    "[device=shared|own] [wire=auto] [: REASON]"
 )
 HOST_MEMORY: Final = "host"
 ON_DEVICES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("leader", "nccl", "hierarchy", "staging")}
 """By kind of memory, what rows for it may name beside the algorithms that have schedules."""
+WIRED: Final = ("allreduce", "reduce_scatter", "allgather")
+"""The collectives that have wire formats."""
+AS_IT_IS: Final = "float32"
+FORMATS: Final = (AS_IT_IS, "bf16", "fp16", "fp8", "int8")
+"""What rows with the condition wire=auto name: wire formats, or that float32 numbers are sent as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ class Row:
     - `oversubscribed`: whether some host has more ranks than cores; None for either
     - `shared_device`: whether two ranks use the same CUDA device; None for either
     - `memory`: the kind of memory of the call's arrays
+    - `wire`: the row chooses the wire format of calls with wire="auto", and `algorithm` is this format
     - `reason`, `source`: texts for people: why this algorithm, and from which file and line the row comes
     """
 
@@ -103,6 +111,7 @@ class Row:
     hosts: tuple[int, int] | None = None
     memory: str = HOST_MEMORY
     shared_device: bool | None = None
+    wire: bool = False
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -119,6 +128,10 @@ class Row:
             raise ValueError(f"memory={self.memory} is not memory={', memory='.join(ON_DEVICES)}")
         if self.shared_device is not None and self.memory == HOST_MEMORY:
             raise ValueError("device= is a condition of rows with memory=cuda")
+        if self.wire and (self.collective not in WIRED or self.memory != HOST_MEMORY):
+            raise ValueError(f"wire=auto is a condition of rows for {', '.join(WIRED)}, and does not go with memory=")
+        if self.wire and self.algorithm not in FORMATS:
+            raise ValueError(f"{self.algorithm!r} is none of {', '.join(FORMATS)}, as rows with wire=auto name")
         for what, span in (("ranks", self.ranks), ("ranks", self.per_host), ("hosts", self.hosts)):
             if span is not None and not 1 <= span[0] <= span[1]:
                 raise ValueError(f"{span[0]}-{span[1]} is no range of {what}")
@@ -130,7 +143,7 @@ class Row:
     def fits(self, situation: Situation) -> bool:
         """Whether the conditions of this row of a table match the group that `situation` describes.
 
-        Does not compare the row's collective, limit of bytes and kind of memory.
+        Does not compare the row's collective, limit of bytes, kind of memory and `wire`.
         """
         return (
             (not self.kinds or situation.kind in self.kinds)
@@ -266,10 +279,10 @@ def _row(what: str, source: str) -> Row:
         name, _, value = condition.partition("=")
         if name == "crowded":  # in tables of earlier versions
             name = "oversubscribed"
-        if name not in ("hosts", "per-host", "oversubscribed", "memory", "device") or name in found:
+        if name not in ("hosts", "per-host", "oversubscribed", "memory", "device", "wire") or name in found:
             there_are = (
-                "hosts=HOSTS, per-host=RANKS, oversubscribed=yes, oversubscribed=no, memory=cuda, device=shared or "
-                "device=own"
+                "hosts=HOSTS, per-host=RANKS, oversubscribed=yes, oversubscribed=no, memory=cuda, device=shared, "
+                "device=own or wire=auto"
             )
             raise ValueError(f"{condition!r} is no condition: {there_are}, once each")
         found[name] = value
@@ -279,6 +292,8 @@ def _row(what: str, source: str) -> Row:
         )
     if found.get("device", "own") not in ("shared", "own"):
         raise ValueError(f"device={found['device']} is neither device=shared nor device=own")
+    if found.get("wire", "auto") != "auto":
+        raise ValueError(f"wire={found['wire']} is not wire=auto")
     return Row(
         collective=collective,
         kinds=() if kinds == "any" else tuple(kinds.split(",")),
@@ -292,6 +307,7 @@ def _row(what: str, source: str) -> Row:
         hosts=_range(found["hosts"]) if "hosts" in found else None,
         memory=found.get("memory", HOST_MEMORY),
         shared_device=found["device"] == "shared" if "device" in found else None,
+        wire="wire" in found,
     )
 
 
@@ -317,6 +333,8 @@ def _conditions(row: Row) -> Iterator[str]:
         yield f"memory={row.memory}"
     if row.shared_device is not None:
         yield f"device={'shared' if row.shared_device else 'own'}"
+    if row.wire:
+        yield "wire=auto"
 
 
 def _range(word: str) -> tuple[int, int]:

@@ -17,8 +17,8 @@ import tensorflow as tf
 from collectives.arrays.array import Array
 from collectives.core import default
 from collectives.core.communicator import Communicator
-from collectives.gradients.channel import Channel, channel, joined_rows, located, reduce
-from collectives.gradients.plan import BUCKET, UNKNOWN, Bucket, Entry, Plan, plan
+from collectives.gradients.channel import Channel, channel, joined_rows, located, planned, reduce
+from collectives.gradients.plan import BUCKET, UNKNOWN, Bucket, Entry, Plan
 from collectives.gradients.sparse import Rows
 from collectives.gradients.wire import Compression, Rules, Wire, check_options
 from collectives.native.errors import DesyncError
@@ -41,7 +41,9 @@ class GradientExchange:
 
     - `op`: "average", "sum", "min", "max" or "prod"
     - `compression`: "fp16" or "bf16" sends float32 and float64 gradients in 16 bits, "fp8" or "int8" in 8 bits with
-      a scale for each 256 numbers; not for op "min", "max" and "prod", and not for sparse gradients
+      a scale for each 256 numbers; not for op "min", "max" and "prod", and not for sparse gradients. "auto" takes the
+      format that `collectives calibrate` has measured as fastest in such a group, for the bytes of a full bucket; None
+      where nothing was measured, and for these ops
     - `error_feedback`: with `compression`, add the rounding error of a gradient to the gradient of the next step
     - `bucket_bytes`: gradients are exchanged in buckets of at most this size
     - `sparse_as_dense`: make sparse gradients dense. By default they stay sparse, and all ranks' rows are concatenated
@@ -118,7 +120,7 @@ class GradientExchange:
         comm = default.default(self._comm)
         tensors = [self._prepared(i, g, v) for i, (g, v) in enumerate(zip(given, owners, strict=True))]
         entries = tuple(map(entry, tensors, owners))
-        agreed = plan(self._rules, entries, comm.size)
+        agreed = planned(comm, self._rules, entries)
         if len(agreed.buckets) > 1:
             self._warn_about_threads()
         for bucket in agreed.buckets:

@@ -40,6 +40,7 @@ from collectives.torch.functions import poll as poll
 from collectives.torch.functions import reducescatter as reducescatter
 from collectives.torch.functions import synchronize as synchronize
 from collectives.torch.hooks import HookState as HookState
+from collectives.torch.hooks import auto_hook as auto_hook
 from collectives.torch.hooks import bf16_hook as bf16_hook
 from collectives.torch.hooks import fp8_hook as fp8_hook
 from collectives.torch.hooks import fp16_hook as fp16_hook

@@ -6,12 +6,12 @@ gradient.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import torch
 
-from collectives.arrays.wire import WireName, format_of
+from collectives.arrays.wire import AUTO, WireName, format_of
 from collectives.torch.tensors import reading, tensor_of
 
 _DTYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float32, "int8": torch.float32}
@@ -69,15 +69,18 @@ class Compression:
             tensor.copy_(received)
 
 
-def compression_of(compression: Any, error_feedback: bool = False) -> Any:
-    """Returns a `Compression` for "fp16", "bf16", "fp8", "int8" or None.
+def compression_of(compression: Any, error_feedback: bool, choose: Callable[[], WireName | None]) -> Any:
+    """Returns a `Compression` for "fp16", "bf16", "fp8", "int8", None, or for "auto", which stands for `choose()`.
 
     An object with the methods of `Compression` is returned unchanged. `error_feedback`: add the rounding error of a
     gradient to the gradient of the next step. Raises ValueError for another name, TypeError for another object.
     """
+    if compression == AUTO:
+        name = choose()
+        return Compression(name, error_feedback=error_feedback and name is not None)
     if compression is None or isinstance(compression, str):
         return Compression(compression, error_feedback=error_feedback)
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
-        names = ", ".join(map(repr, _DTYPES))
+        names = ", ".join(map(repr, (*_DTYPES, AUTO)))
         raise TypeError(f"compression must be {names}, None or have compress() and decompress(), not {compression!r}")
     return compression

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from collectives.arrays.wire import WireName, format_of
+from collectives.arrays.wire import AUTO, WireChoice, format_of
 from collectives.core.communicator import Communicator
 from collectives.core.default import default
 from collectives.torch.state import average_parameters, broadcast_parameters
@@ -41,7 +41,7 @@ class DiLoCo:
         every: int,
         outer: Callable[[list[Any]], torch.optim.Optimizer] | None = None,
         *,
-        wire: WireName | None = None,
+        wire: WireChoice | None = None,
         comm: Communicator | None = None,
     ) -> None:
         """Broadcasts the model of rank 0, so all ranks have to make the object at the same time.
@@ -53,18 +53,19 @@ class DiLoCo:
         - `comm`: None for the communicator that `collectives.init` made; the constructor makes a duplicate (`dup`)
 
         ValueError if `every` < 1, for an unknown wire format, and if no parameter of the model requires a gradient.
-        TypeError for a parameter that is not floating point or, with `wire`, not float32.
+        TypeError for a parameter that is not floating point or, with a `wire` other than "auto", not float32.
         """
         if every < 1:
             raise ValueError(f"every is {every}: it must be at least 1")
-        if wire is not None:
+        fixed = wire not in (None, AUTO)
+        if fixed:
             format_of(wire)  # raises if there is no such format
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
             raise ValueError("no parameter of the model requires a gradient")
         for name, parameter in named:
-            if not parameter.is_floating_point() or (wire is not None and parameter.dtype != torch.float32):
-                wanted = "floating point" if wire is None else f"float32, as wire={wire!r} needs"
+            if not parameter.is_floating_point() or (fixed and parameter.dtype != torch.float32):
+                wanted = f"float32, as wire={wire!r} needs" if fixed else "floating point"
                 raise TypeError(f"{name} is {parameter.dtype}, not {wanted}")
         self._model: Final = model
         self._every: Final = every

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from collectives.arrays.wire import AUTO
 from collectives.torch.compression import Compression
 from collectives.torch.process_group import CollectivesProcessGroup
 from collectives.torch.tensors import reading
@@ -30,12 +31,13 @@ class HookState:
     def __init__(self, group: Any = None, *, error_feedback: bool = False) -> None:
         self.group: Final = group
         self._feedback: Final = error_feedback
-        self._compressions: Final[dict[str, Compression]] = {}
+        self._compressions: Final[dict[str | None, Compression]] = {}
 
-    def compression(self, name: str) -> Compression:
+    def compression(self, name: str | None) -> Compression:
         found = self._compressions.get(name)
         if found is None:
-            found = self._compressions[name] = Compression(name, error_feedback=self._feedback)
+            feedback = self._feedback and name is not None
+            found = self._compressions[name] = Compression(name, error_feedback=feedback)
         return found
 
 
@@ -74,6 +76,16 @@ def int8_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch
     return _averaged(state, bucket, "int8")
 
 
+def auto_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook of DistributedDataParallel that averages gradients in the format that is fastest.
+
+    `state`: None, a process group, or a HookState; use one with error feedback. Returns a future of the averaged
+    bucket. The format is the one that `collectives calibrate` has measured as fastest in such a group, for the bytes of
+    the bucket. Where nothing was measured, gradients are sent as they are.
+    """
+    return _averaged(state, bucket, AUTO)
+
+
 def _averaged(state: Any, bucket: Any, name: str) -> Any:
     given = state if isinstance(state, HookState) else None
     group = (given.group if given else state) or dist.group.WORLD
@@ -82,8 +94,10 @@ def _averaged(state: Any, bucket: Any, name: str) -> Any:
             f"this hook is for process groups of the backend 'collectives', not {type(group).__name__}: torch's own "
             "are in torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
         )
-    compression = given.compression(name) if given else Compression(name)
     buffer = bucket.buffer()
+    # A bucket has the same bytes in each step, so its format stays the same, too.
+    form = name if name != AUTO else group.communicator._wire("allreduce", 4 * buffer.numel())
+    compression = given.compression(form) if given else Compression(form)
     sent = compression.compress(buffer, bucket.index())
 
     def finish(_: Any) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 
 from collectives.arrays.array import Array, dtype_of
 from collectives.core.communicator import Communicator
-from collectives.gradients.channel import channel, located, reduce
-from collectives.gradients.plan import Entry, Plan, plan
+from collectives.gradients.channel import channel, located, planned, reduce
+from collectives.gradients.plan import Entry, Plan
 from collectives.gradients.wire import Rules, Wire, check_options
 from collectives.keras.backends import Options
 
@@ -42,7 +42,7 @@ class HostExchange:
 
         Raises TypeError or ValueError if a gradient does not fit the options.
         """
-        return plan(self._rules, tuple(entries), self._comm.size)
+        return planned(self._comm, self._rules, tuple(entries))
 
     def filled(self, gradient: Any, variable: Any, zeros: Callable[[Any], Any]) -> Any:
         """Returns `gradient`. If it is None and the option `missing` is "zero", returns `zeros(variable)` instead."""

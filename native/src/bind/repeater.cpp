@@ -363,6 +363,8 @@ void remember(Repeater& repeater, nb::handle x, const nb::tuple& values, bool in
         if (PyUnicode_CheckExact(value.ptr())) {
             call.keep.push_back(interned(value));
             key.values[i] = token(call.keep.back().ptr());
+        } else if (value.is_none()) {
+            key.values[i] = token(value.ptr());
         } else if (key.values[i] = token(value.ptr()); key.values[i] % 2 == 0) {
             return;
         }

@@ -10,15 +10,16 @@ import pytest
 
 import collectives
 from collectives.algorithms import algorithms, get
-from collectives.calibration import FULL, QUICK, calibrate, protocol
+from collectives.calibration import FULL, QUICK, calibrate, formats, protocol
 from collectives.calibration.calls import Arrays
 from collectives.calibration.links import Link, facts, from_facts
 from collectives.calibration.model import Model
 from collectives.calibration.run import _losses
-from collectives.calibration.settle import rows, settle
+from collectives.calibration.settle import first_within, rows, settle
+from collectives.calibration.timing import Stopwatch
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.defaults import DEFAULTS
-from collectives.schedule.table import ANY_SIZE, Situation, parse
+from collectives.schedule.table import ANY_SIZE, Row, Situation, parse
 from tests.bench.running import command, environment
 from tests.collectives.groups import ranks
 
@@ -159,6 +160,39 @@ def test_a_group_measures_itself_and_agrees(size: int) -> None:
     assert all(other == first for other in others)
     assert set(first[2]) == {"allreduce", "broadcast"}
     assert all(value > 0 for value in first[1])
+
+
+def test_formats_are_measured_and_all_ranks_choose_the_same() -> None:
+    names = ("broadcast", "allreduce", "allgather")
+
+    def body(comm: collectives.Communicator) -> list[str]:
+        watch = Stopwatch(comm)
+
+        def measured(most: int, until: float) -> list[Row]:
+            return formats.measure(comm, names, most, DEFAULTS, watch, until, lambda *_: None)
+
+        assert measured(1000, 60.0) == [] and measured(1 << 20, -1.0) == []
+        return [str(row) for row in measured(1 << 20, 60.0)]
+
+    first, *others = ranks(2, body, transport="tcp", timeout=60.0)
+    assert others == [first]
+    found = parse("\n".join(first)).rows
+    assert [str(row) for row in found] == first
+    assert all(row.wire and row.kinds == ("tcp",) and row.ranks == (2, 2) for row in found)
+    assert {row.algorithm for row in found} <= {"float32", "bf16", "int8"}
+    for name in names[1:]:
+        assert [row.bytes for row in found if row.collective == name] in ([ANY_SIZE], [256 << 10, ANY_SIZE])
+    assert {row.collective for row in found} == set(names[1:])
+
+
+def test_a_format_that_rounds_more_has_to_gain_a_tenth() -> None:
+    def chosen(*times: float) -> int:
+        return first_within(np.array([times, times, times]), formats.GAIN)
+
+    assert chosen(1.0, 0.95, 0.91) == 0
+    assert chosen(1.0, 0.6, 0.55) == 1
+    assert chosen(1.0, 0.6, 0.5) == 2
+    assert chosen(1.0, 1.1, 0.85) == 2
 
 
 def test_a_budget_that_is_too_small_leaves_rows_out() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 import collectives
 from collectives import Communicator
+from collectives.arrays.wire import WireChoice
+from collectives.schedule.table import parse
 from tests.collectives.groups import ranks
 
 METHODS = (
@@ -55,6 +57,24 @@ def test_the_same_calls_are_known_and_other_ones_are_not() -> None:
         return [known[name] - before[name] for name in ("reduce", "broadcast", "allgather", "barrier", "alltoall")]
 
     assert ranks(2, body) == [[2, 2, 1, 1, 0]] * 2
+
+
+def test_wire_auto_goes_the_short_way_where_numbers_are_sent_as_they_are() -> None:
+    table = parse("allreduce any any 1K float32 wire=auto\nallreduce any any any int8 wire=auto")
+
+    def body(comm: Communicator) -> Any:
+        found = []
+        wires: tuple[WireChoice | None, ...] = (None, "auto", "int8", "auto")
+        for n in (256, 257):
+            for wire in wires:
+                before = _known(comm)["allreduce"]
+                x = np.full(n, comm.rank + 1, np.float32)
+                for _ in range(3):
+                    assert comm.allreduce(x, wire=wire).tolist() == [3.0] * n
+                found.append(_known(comm)["allreduce"] - before)
+        return found
+
+    assert ranks(2, body, table=table) == [[1, 1, 0, 0, 1, 0, 0, 0]] * 2
 
 
 def test_no_more_are_kept_than_are_of_use() -> None:

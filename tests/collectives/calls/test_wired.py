@@ -5,6 +5,8 @@ Invariant: expected values are computed here, in float64 from every rank's array
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +21,8 @@ from collectives.calls import wired
 from collectives.calls.wired import divide
 from collectives.native import _engine
 from collectives.schedule.rounding import roundings
+from collectives.schedule.table import parse
+from tests.collectives.arrays.stand_in_cupy import StandInCupy
 from tests.collectives.groups import outcomes, ranks
 
 WIRES: list[WireName] = ["bf16", "fp16", "fp8", "int8"]
@@ -236,6 +240,140 @@ def test_a_plan_reads_and_writes_the_same_arrays_again() -> None:
             comm.allreduce_plan([1.0], wire="int8")
 
     ranks(2, body)
+
+
+CHOOSING = parse(
+    """
+    allreduce       any  any  64K  float32  wire=auto : short
+    allreduce       any  any  any  int8     wire=auto : measured
+    reduce_scatter  any  any  any  bf16     wire=auto : measured
+    allgather       any  any  64K  float32  wire=auto : short
+    allgather       any  any  any  fp8      wire=auto : measured
+    """
+)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_auto_is_what_the_table_names(size: int) -> None:
+    def body(comm: Communicator) -> list[Any]:
+        found = []
+        ways: list[tuple[int, WireName | None]] = [(0, None), (16 << 10, None), ((16 << 10) + 1, "int8")]
+        for count, wire in ways:
+            x, out = data(comm.rank, count), np.empty(count, np.float32)
+            wanted = comm.allreduce(x, "avg", wire=wire)
+            work = comm.allreduce_async(x, "avg", wire="auto")
+            assert comm.allreduce(x, "avg", out=out, wire="auto") is out
+            plan = comm.allreduce_plan(x, "avg", wire="auto")
+            with comm.group():
+                blocked = comm.allreduce(x, "avg", wire="auto", timeout=60.0)
+                later = comm.allreduce_async(x, "avg", wire="auto")
+            repeated = [comm.allreduce(x, "avg", wire="auto") for _ in range(3)]
+            for other in (work.wait(), out, plan(), blocked, later.result(), *repeated):
+                assert other.tobytes() == wanted.tobytes()
+            found.append(wanted)
+        lists: list[tuple[int, WireName | None]] = [(1000, None), (10_000, "int8")]
+        for count, many in lists:  # 12 and 120 KB in each list
+            arrays = [data(comm.rank, count), data(comm.rank, 2 * count)]
+            first = comm.allreduce_many(arrays, wire="auto")
+            same_bits(
+                [first, comm.allreduce_many(arrays, wire=many), comm.allreduce_many_async(arrays, wire="auto").wait()]
+            )
+            found += first
+        x = data(comm.rank, 300 * size).reshape(size, 300)
+        rows = comm.reduce_scatter(x, wire="auto")
+        assert rows.tobytes() == comm.reduce_scatter(x, wire="bf16").tobytes()
+        assert rows.tobytes() == comm.reduce_scatter_async(x, wire="auto").wait().tobytes()
+        for count, wire in (((16 << 10) // size, None), ((16 << 10) // size + 1, "fp8")):
+            x = data(comm.rank, count)
+            whole = comm.allgather(x, wire="auto")
+            assert whole.tobytes() == comm.allgather(x, wire=wire).tobytes()
+            assert whole.tobytes() == comm.allgather_async(x, wire="auto").wait().tobytes()
+            found.append(whole)
+        return found
+
+    same_bits(ranks(size, body, table=CHOOSING))
+
+
+def test_auto_refuses_nothing_that_none_accepts() -> None:
+    everything = parse("allreduce any any any int8 wire=auto\nallgather any any any int8 wire=auto")
+
+    def body(comm: Communicator) -> None:
+        x = data(comm.rank, 1000)
+        for array, op in ((x.astype(np.float64), "sum"), (np.arange(5), "sum"), (x, "max"), (x, np.minimum)):
+            np.testing.assert_array_equal(comm.allreduce(array, op, wire="auto"), comm.allreduce(array, op))
+            np.testing.assert_array_equal(
+                comm.allreduce_async(array, op, wire="auto").wait(), comm.allreduce(array, op)
+            )
+        mixed = [x, x.astype(np.float64)]
+        same_bits([comm.allreduce_many(mixed, wire="auto"), comm.allreduce_many(mixed)])
+        assert comm.allreduce_many([], wire="auto") == []
+        np.testing.assert_array_equal(comm.allgather(np.arange(3), wire="auto"), [np.arange(3)] * 2)
+        shared = memoryview(x)  # not an array of NumPy's, and float32
+        assert comm.allreduce(shared, wire="auto").tobytes() == comm.allreduce(x, wire="int8").tobytes()
+        for wrong in (None, "text", object()):
+            with pytest.raises(TypeError) as without:
+                comm.allreduce(wrong)
+            with pytest.raises(TypeError) as caught:
+                comm.allreduce(wrong, wire="auto")
+            assert str(caught.value) == str(without.value)
+            with pytest.raises(TypeError, match="1"):
+                comm.allreduce_many([x, wrong], wire="auto")
+        with pytest.raises(TypeError, match="list or tuple"):
+            comm.allreduce_many(x, wire="auto")
+        with pytest.raises(ValueError, match="did you mean 'auto'"):
+            comm.allreduce(x, wire="atuo")  # type: ignore[arg-type]
+
+    ranks(2, body, table=everything)
+
+
+def test_auto_sends_arrays_on_devices_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for CuPy, whose arrays are in host memory."""
+    cupy = types.ModuleType("cupy")
+    cupy.asarray = StandInCupy  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+
+    def body(comm: Communicator) -> None:
+        x = data(comm.rank, 1000)
+        exact = comm.allreduce(x)
+        with pytest.raises(TypeError, match="is on a device"):
+            comm.allreduce(StandInCupy(x), wire="int8")
+        found = comm.allreduce(StandInCupy(x), wire="auto")
+        assert isinstance(found, StandInCupy) and found.memory.tobytes() == exact.tobytes()
+        assert comm.allreduce_async(StandInCupy(x), wire="auto").wait().memory.tobytes() == exact.tobytes()
+        out = StandInCupy(x)
+        comm.allreduce(x, out=out, wire="auto")
+        assert out.memory.tobytes() == exact.tobytes()
+        outs = [StandInCupy(x), np.empty_like(x)]
+        for other in comm.allreduce_many([x, x], out=outs, wire="auto"):
+            assert (other.memory if other is outs[0] else other).tobytes() == exact.tobytes()
+
+    ranks(2, body, table=parse("allreduce any any any int8 wire=auto"))
+
+
+def test_without_measured_rows_auto_sends_numbers_as_they_are() -> None:
+    def body(comm: Communicator) -> str:
+        x = data(comm.rank, 100_000)
+        assert comm.allreduce(x, wire="auto").tobytes() == comm.allreduce(x).tobytes()
+        return comm.explain("allreduce", x.nbytes, wire="auto")
+
+    for deterministic in (False, True):
+        for text in ranks(2, body, deterministic=deterministic):
+            assert "\n  wire        auto chooses float32: nobody has measured these links\n  row         " in text
+            assert "allreduce any any any float32 wire=auto\n  from        built in\n" in text
+
+
+def test_explain_says_which_format_is_chosen_and_why() -> None:
+    def body(comm: Communicator) -> list[str]:
+        with pytest.raises(ValueError, match="broadcast has no wire formats"):
+            comm.explain("broadcast", 8, wire="auto")
+        kinds = (("float32", 1 << 20), ("float32", 1 << 10), ("float64", 1 << 20))
+        return [comm.explain("allreduce", nbytes, kind, wire="auto") for kind, nbytes in kinds]
+
+    for long, short, wide in ranks(2, body, table=CHOOSING):
+        row = "  row         allreduce any any any int8 wire=auto\n  from        argument table=\n"
+        assert f"\n  wire        auto chooses int8: measured\n{row}  wire        int8: 266240 bytes, in " in long
+        assert "auto chooses float32: short\n" in short and "wire        int8" not in short
+        assert "auto: float64 is sent as it is" in wide
 
 
 def test_a_lost_rank_is_named_and_later_calls_say_so() -> None:

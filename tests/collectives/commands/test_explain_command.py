@@ -53,6 +53,21 @@ def test_says_what_a_communicator_would_do(collective: str, size: int) -> None:
     assert f"  algorithm  {chosen}\n" in printed
 
 
+def test_says_which_format_auto_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.table").write_text("allreduce tcp 4 any int8 wire=auto : measured here\n")
+    monkeypatch.setenv("COLLECTIVES_TABLE", str(tmp_path / "own.table"))
+    printed = text("allreduce", "-n", "4", "--transport", "tcp", "--wire", "auto")
+    assert (
+        "\n  wire       auto chooses int8: measured here\n  row        allreduce tcp 4 any int8 wire=auto\n" in printed
+    )
+    assert f"from       COLLECTIVES_TABLE: {tmp_path / 'own.table'}, line 1\n" in printed
+    assert "auto chooses float32: nobody has measured" in text("allgather", "-n", "4", "--wire", "auto")
+    assert "auto: float64 is sent as it is" in text("allreduce", "-d", "float64", "--wire", "auto")
+    assert "wire" not in text("allreduce", "-n", "4", "--transport", "tcp").replace("no wire", "")
+    wrong = run("broadcast", "--wire", "auto")
+    assert wrong.exit_code == 2 and "broadcast has no wire formats" in wrong.output
+
+
 @pytest.mark.parametrize("kind", ["shm", "tcp"])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("size", [2, 5, 40, 500])

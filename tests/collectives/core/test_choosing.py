@@ -20,6 +20,7 @@ from collectives.core.choosing import Wish, agree, in_force, wish, worth_it
 from collectives.core.tables import Machine
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.form import Builder, Schedule
+from collectives.schedule.select import select_wire
 from collectives.schedule.table import Situation, Table, parse
 from tests.collectives.groups import outcomes, ranks
 
@@ -194,6 +195,15 @@ def _rest() -> tuple[str, int, str]:
 def test_rows_of_algorithms_that_are_not_there_any_more_are_left_out(cache: Path) -> None:
     store(MACHINE, SHM, calibrated(SHM, "forgotten"))
     assert in_force(Wish(Table(()), "cached"), MACHINE, SHM) == DEFAULTS
+
+
+def test_formats_that_were_measured_are_used_but_are_no_calibration_of_algorithms(cache: Path) -> None:
+    made = calibrated(SHM, "ring")
+    formats = parse("allreduce shm 4 any int8 per-host=4 wire=auto").rows
+    store(MACHINE, SHM, replace(made, rows=(*made.rows, *formats)))
+    found = in_force(Wish(Table(()), "cached"), MACHINE, SHM)
+    assert select_wire("allreduce", 1 << 20, SHM, found).algorithm == "int8"
+    assert tables.covers(tables.load(MACHINE, SHM), SHM) and not tables.covers([Table(formats)], SHM)
 
 
 def test_a_damaged_table_is_left_out_with_a_warning(cache: Path) -> None:

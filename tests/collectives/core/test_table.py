@@ -109,6 +109,10 @@ def test_any_table_survives_being_written_and_read(rows: list[Row]) -> None:
         ("allreduce tcp 3 64K ring per-host=x", "'x' is no number of ranks"),
         ("allreduce tcp 3 64K ring hosts=2 hosts=3", "'hosts=3' is no condition"),
         ("allreduce tcp 3 64K ring hosts=0", "0-0 is no range of hosts"),
+        ("allreduce tcp 3 64K ring wire=auto", "'ring' is none of float32, bf16, fp16, fp8, int8"),
+        ("allreduce tcp 3 64K int8 wire=int8", "wire=int8 is not wire=auto"),
+        ("broadcast tcp 3 64K int8 wire=auto", "wire=auto is a condition of rows for allreduce, reduce_scatter"),
+        ("allreduce tcp 3 64K int8 wire=auto memory=cuda", "does not go with memory="),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_line(line: str, problem: str) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import collectives
-from collectives.calibration.sockets import fewest
+from collectives.calibration.settle import first_within
+from collectives.calibration.sockets import GAIN
 from collectives.native import _engine
 from collectives.schedule.table import MOST_SOCKETS, join, parse
 from tests.collectives.groups import nothing_left, ranks
@@ -171,11 +172,11 @@ def test_a_peer_that_leaves_is_lost_and_what_it_sent_before_is_not() -> None:
 
 def test_the_fewest_that_all_but_reach_the_best() -> None:
     def best(*times: float) -> int:
-        return fewest(np.array([times, times, times]))
+        return first_within(np.array([times, times, times]), GAIN)
 
     assert best(1.0, 1.0, 1.0) == 0
     assert best(1.0, 0.95, 0.91) == 0
     assert best(1.0, 0.5, 0.47) == 1
     assert best(1.0, 0.95, 0.5) == 2
     assert best(1.0, 1.2, 1.1, 0.8) == 3
-    assert fewest(np.array([[1.0, 0.1], [1.0, 1.0], [1.0, 1.1]])) == 0  # one lucky round
+    assert first_within(np.array([[1.0, 0.1], [1.0, 1.0], [1.0, 1.1]]), GAIN) == 0  # one lucky round

@@ -9,8 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from collectives.gradients.plan import Bucket, Entry, Plan, differences, plan, unpack
-from collectives.gradients.wire import Rules, Wire, wire
+from collectives.arrays.array import Dtype
+from collectives.arrays.wire import WireName
+from collectives.gradients.plan import Bucket, Entry, Plan, differences, plan, sizes, unpack
+from collectives.gradients.wire import Rules, Wire, settled, wire
 
 
 def dense(*shape: int, name: str = "", dtype: str = "float32") -> Entry:
@@ -181,6 +183,30 @@ def test_ways() -> None:
         wire(Rules("sum", prescale=2.0), np.dtype(np.bool_), 2, False, "x")
     with pytest.raises(ValueError, match="sparse_as_dense=True"):
         wire(Rules("min"), single, 2, True, "x")
+
+
+def test_auto_stands_for_one_format_for_all_gradients() -> None:
+    """By the bytes of a full bucket; sparse gradients, and those of other dtypes, do not count."""
+    asked: list[tuple[str, int]] = []
+
+    def choose(collective: str, nbytes: int) -> WireName | None:
+        asked.append((collective, nbytes))
+        return "int8" if nbytes >= 1000 else None
+
+    dense: list[tuple[Dtype, int]] = [
+        (np.dtype(np.float32), 200),
+        (np.dtype(np.float64), 100),
+        (np.dtype(np.int64), 10_000),
+    ]
+    assert settled(Rules(compression="auto"), dense, choose) == Rules(compression="int8")
+    assert settled(Rules(compression="auto"), dense[:1], choose) == Rules()
+    assert settled(Rules(compression="auto", bucket_bytes=64), dense, choose) == Rules(bucket_bytes=64)
+    assert asked == [("allreduce", 1200), ("allreduce", 800), ("allreduce", 64)]
+    assert settled(Rules("max", "auto"), dense, choose) == Rules("max")
+    kept = Rules(compression="fp8")
+    assert settled(kept, dense, choose) is kept
+    entries = (Entry("", "dense", "float32", (2, 3)), Entry("", "sparse", "float32", (-1, 2)), Entry("", "none"))
+    assert sizes((*entries, Entry("", "dense", "float32", (-1, 2)))) == [(np.dtype(np.float32), 6)]
 
 
 @pytest.mark.parametrize(

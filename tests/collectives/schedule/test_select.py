@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import pytest
 
 from collectives import algorithms
+from collectives.arrays.wire import WireName
+from collectives.schedule import table as table_module
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.defaults import DEFAULTS, MEASURED, UNEVEN
-from collectives.schedule.select import ladder, select
+from collectives.schedule.select import ladder, select, select_wire
 from collectives.schedule.table import Row, Situation, join, parse
 
 SIZES = [*range(1, 20), 32, 33, 64, 65, 100, 1000]
@@ -32,7 +35,7 @@ def test_there_is_a_choice_for_everything(collective: str, uneven: bool) -> None
         assert choice.reason
 
 
-HOST_ROWS = [row for row in DEFAULTS.rows if row.memory == "host" and row not in UNEVEN.rows]
+HOST_ROWS = [row for row in DEFAULTS.rows if row.memory == "host" and not row.wire and row not in UNEVEN.rows]
 
 
 @pytest.mark.parametrize("row", HOST_ROWS, ids=lambda row: f"{row.collective}-{row.algorithm}-{row.bytes}")
@@ -70,6 +73,47 @@ def test_rows_for_devices_are_read_and_written() -> None:
     for wrong in ("nccl memory=tape", "staging memory="):
         with pytest.raises(ValueError, match="memory="):
             parse(f"allreduce any any any {wrong}")
+
+
+FORMATS = parse(
+    """
+    allreduce  tcp  4  256K  float32  hosts=4 wire=auto : short
+    allreduce  tcp  4  any   int8     hosts=4 wire=auto
+    allgather  tcp  4  any   bf16     hosts=4 wire=auto
+    """,
+    "own",
+)
+
+
+@pytest.mark.parametrize(
+    ("collective", "situation", "nbytes", "chosen"),
+    [
+        ("allreduce", Situation(4, "tcp", per_host=1, hosts=4), 256 << 10, "float32"),
+        ("allreduce", Situation(4, "tcp", per_host=1, hosts=4), (256 << 10) + 1, "int8"),
+        ("allgather", Situation(4, "tcp", per_host=1, hosts=4), 8, "bf16"),
+        ("reduce_scatter", Situation(4, "tcp", per_host=1, hosts=4), 1 << 30, "float32"),
+        ("allreduce", Situation(4, "tcp", per_host=4, hosts=1), 1 << 30, "float32"),
+        ("allreduce", Situation(3, "tcp", per_host=1, hosts=3), 1 << 30, "float32"),
+        ("allreduce", Situation(4, "shm", per_host=4, hosts=1), 1 << 30, "float32"),
+    ],
+)
+def test_formats_have_rows_of_their_own(collective: str, situation: Situation, nbytes: int, chosen: str) -> None:
+    table = join([FORMATS, DEFAULTS])
+    choice = select_wire(collective, nbytes, situation, table)
+    assert choice.algorithm == chosen
+    assert choice.row.wire and choice.row.source.startswith("own" if choice.row in FORMATS.rows else "built in")
+    algorithm = select(collective, nbytes, situation, lambda _: True, table)
+    assert algorithm.row in DEFAULTS.rows and not algorithm.row.wire
+    assert not any(row.wire for row in ladder(collective, situation, lambda _: True, table))
+    assert parse(str(choice.row)).rows == (choice.row,)
+
+
+def test_rows_name_the_formats_that_there_are() -> None:
+    names = ("float32", *get_args(WireName))
+    assert names == table_module.FORMATS
+    assert {row.collective for row in DEFAULTS.rows if row.wire} == set(table_module.WIRED)
+    with pytest.raises(LookupError, match="no wire format for broadcast"):
+        select_wire("broadcast", 8, Situation(2, "shm"))
 
 
 def test_an_algorithm_that_does_not_work_here_is_passed_over() -> None:

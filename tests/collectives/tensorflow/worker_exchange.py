@@ -11,6 +11,8 @@ import tensorflow as tf
 import collectives.tensorflow as ct
 from collectives import Communicator, DesyncError, PeerLost
 from collectives.gradients.wire import Compression
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.table import join, parse
 from tests.collectives.tensorflow.checks import main
 
 
@@ -319,6 +321,16 @@ def check_eight_bits(comm: Communicator) -> None:
         assert plain([tf.constant([1.0], tf.float16)])[0].dtype == tf.float16
     with pytest.raises(ValueError, match="is for op 'average' or 'sum'"):
         ct.GradientExchange(comm, op="max", compression="int8")
+    auto = ct.GradientExchange(comm, compression="auto", error_feedback=True)
+    exact = ct.GradientExchange(comm)(mine)
+    for found, wanted in zip(auto(mine), exact, strict=True):  # nobody has measured these links
+        same(found, wanted)
+    assert auto.bytes_sent == 4 * 3 + 4 * 70 + 8
+    comm._choose_by(join([parse("allreduce any any any int8 wire=auto"), DEFAULTS]))
+    rounded = tf.function(auto)(mine)
+    assert auto.bytes_sent == 4 * 3 + 4 * 70 + 8 + 3 * 260
+    same(rounded[0], ct.GradientExchange(comm, compression="int8")(mine)[0])
+    comm._choose_by(DEFAULTS)
 
 
 def check_tape(comm: Communicator) -> None:

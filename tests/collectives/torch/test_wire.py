@@ -10,6 +10,7 @@ import pytest
 
 from collectives.arrays.wire import format_of
 from collectives.core.communicator import Communicator
+from collectives.schedule.table import parse
 from tests.collectives.groups import ranks
 from tests.lazily import needs
 
@@ -38,7 +39,7 @@ def network(seed: int) -> Any:
         return torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 10))
 
 
-def trained(comm: Communicator, seed: int, compression: str | None) -> tuple[bytes, float]:
+def trained(comm: Communicator, seed: int, compression: str | None, epochs: int = EPOCHS) -> tuple[bytes, float]:
     """The weights, and the accuracy on digits that were not used for training."""
     x, y, split = data()
     model = network(seed)
@@ -50,7 +51,7 @@ def trained(comm: Communicator, seed: int, compression: str | None) -> tuple[byt
         error_feedback=compression is not None,
     )
     order = np.random.default_rng(seed)
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for batch in np.array_split(order.permutation(split), split // (BATCH * SIZE)):
             mine = torch.from_numpy(batch[comm.rank :: SIZE])
             optimizer.zero_grad()
@@ -75,6 +76,16 @@ def test_digits_end_as_accurate_as_with_float32() -> None:
     assert means[None] > 0.93, means
     assert results[0]["int8"][0][0] != results[0][None][0][0]
     assert means["int8"] > means[None] - 0.005, means
+
+
+def test_auto_trains_as_the_format_that_the_table_names() -> None:
+    def body(comm: Communicator) -> list[bytes]:
+        return [trained(comm, 0, way, epochs=1)[0] for way in ("auto", "int8", None)]
+
+    first, second = ranks(2, body)
+    assert first == second and first[0] == first[2] != first[1]
+    first, second = ranks(2, body, table=parse("allreduce any any any int8 wire=auto"))
+    assert first == second and first[0] == first[1] != first[2]
 
 
 def test_error_feedback_loses_nothing() -> None:

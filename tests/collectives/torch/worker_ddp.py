@@ -22,6 +22,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import collectives.torch
 from collectives.native.errors import CollectiveError
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.table import join, parse
 
 STEPS = 50
 parts: list[Callable[[], None]] = []
@@ -128,6 +130,21 @@ def compression() -> None:
         assert (far == 0.0) == exact and far < 0.05, (hook, far)
     with pytest.raises(TypeError, match="default_hooks"):
         train(GLOO, steps=1, hook=(GLOO, collectives.torch.fp16_hook))
+
+
+@part
+def compression_by_the_speed_of_links() -> None:
+    hook = collectives.torch.auto_hook
+    state = collectives.torch.HookState(error_feedback=True)
+    plain = bits(train(None, steps=10, hook=(None, default_hooks.allreduce_hook)).module)
+    assert bits(train(None, steps=10, hook=(state, hook)).module) == plain  # nobody has measured these links
+    group: Any = dist.group.WORLD
+    table = parse("allreduce any any any int8 wire=auto")
+    group.communicator._choose_by(join([table, DEFAULTS]))
+    chosen = bits(train(None, steps=10, hook=(state, hook)).module)
+    other = collectives.torch.HookState(error_feedback=True)
+    assert chosen == bits(train(None, steps=10, hook=(other, collectives.torch.int8_hook)).module) != plain
+    group.communicator._choose_by(DEFAULTS)
 
 
 @part
