@@ -35,6 +35,11 @@ class Compression:
         self._feedback: Final = error_feedback
         self._residuals: Final[dict[Hashable, Any]] = {}
 
+    @property
+    def _rounds(self) -> bool:
+        """Whether tensors are converted before they are sent."""
+        return self._dtype is not None
+
     def compress(self, tensor: Any, key: Hashable = None) -> Any:
         """Returns the tensor to send: `tensor` in another dtype, or `tensor` itself if it is not to be converted.
 
@@ -53,6 +58,16 @@ class Compression:
         # Infinities, from values too large for the dtype, and NaN must not be added to later gradients.
         self._residuals[key] = lost.nan_to_num_(0.0, 0.0, 0.0)
         return sent
+
+    def _keep(self, key: Hashable, lost: Any) -> None:
+        """Adds `lost`, a tensor, to the next gradient with this `key`, as if it were a rounding error."""
+        self._residuals[key] = lost
+
+    def _release(self) -> dict[Hashable, Any]:
+        """Returns all rounding errors by key, and forgets them."""
+        released = dict(self._residuals)
+        self._residuals.clear()
+        return released
 
     def wire(self, sent: Any) -> WireName | None:
         """The wire format for a tensor that `compress` has returned; None if the communicator sends it as it is."""

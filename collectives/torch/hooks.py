@@ -10,7 +10,7 @@ lose. Where the library adds several ranks' gradients in one step, it adds in fl
 
 # No `from __future__ import annotations`: DistributedDataParallel compares a hook's annotations with its own.
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,13 @@ from collectives.arrays.wire import AUTO
 from collectives.torch.compression import Compression
 from collectives.torch.process_group import CollectivesProcessGroup
 from collectives.torch.tensors import reading
+
+
+class Member(NamedTuple):
+    """A parameter of a bucket: the address of its memory, and how many numbers it has."""
+
+    address: int
+    numbers: int
 
 
 class HookState:
@@ -32,6 +39,42 @@ class HookState:
         self.group: Final = group
         self._feedback: Final = error_feedback
         self._compressions: Final[dict[str | None, Compression]] = {}
+        self._members: Final[dict[int, tuple[Member, ...]]] = {}  # by index of the bucket
+        self._moving: Final[dict[int, Any]] = {}  # rounding errors of parameters that change places, by address
+
+    def _follow(self, bucket: dist.GradBucket, compression: Compression) -> None:
+        """Lets rounding errors follow their parameters: PyTorch forms its buckets anew after the first step.
+
+        `compression`: for this bucket. If it does not round, what earlier steps have lost is added to the bucket.
+        """
+        if not self._feedback:
+            return
+        place, members = bucket.index(), tuple(Member(p.data_ptr(), p.numel()) for p in bucket.parameters())
+        known = self._members.get(place)
+        if known == members:
+            return
+        if known is not None:
+            self._release()
+        self._members[place] = members
+        if not any(member.address in self._moving for member in members):
+            return
+        buffer = bucket.buffer()
+        nothing = buffer.new_zeros(max(member.numbers for member in members))
+        lost = torch.cat([self._moving.pop(m.address, nothing[: m.numbers]) for m in members])
+        if compression._rounds:
+            compression._keep(place, lost)
+        else:
+            buffer += lost
+
+    def _release(self) -> None:
+        """Divides the rounding errors of all buckets among their parameters, and forgets the buckets."""
+        for compression in self._compressions.values():
+            for place, lost in compression._release().items():
+                assert isinstance(place, int)
+                members = self._members[place]
+                pieces = lost.split([member.numbers for member in members])
+                self._moving.update((m.address, piece) for m, piece in zip(members, pieces, strict=True))
+        self._members.clear()
 
     def compression(self, name: str | None) -> Compression:
         found = self._compressions.get(name)
@@ -98,6 +141,8 @@ def _averaged(state: Any, bucket: Any, name: str) -> Any:
     # A bucket has the same bytes in each step, so its format stays the same, too.
     form = name if name != AUTO else group.communicator._wire("allreduce", 4 * buffer.numel())
     compression = given.compression(form) if given else Compression(form)
+    if given is not None:
+        given._follow(bucket, compression)
     sent = compression.compress(buffer, bucket.index())
 
     def finish(_: Any) -> None:
