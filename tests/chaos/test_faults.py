@@ -31,9 +31,8 @@ def _is_only_late(finding: Finding) -> bool:
 @pytest.fixture(scope="module")
 def findings(request: pytest.FixtureRequest) -> Mapping[int, Sequence[Finding]]:
     """What the runs of each row have found. All are made by the same few processes, which take long to start."""
-    rows = {
-        item.callspec.params["row"] for item in request.session.items if getattr(item, "module", 0) is request.module
-    }
+    mine = (item for item in request.session.items if isinstance(item, pytest.Function) and item.function is test_row)
+    rows = {item.callspec.params["row"] for item in mine}
     cases = {case.name: case for case in _SHORT if case.row in rows}
     wanted = units(cases.values(), (), long=False, runs=0 if LONG else 1, seed=None, ranks=0, store="file")
     found = defaultdict(list)

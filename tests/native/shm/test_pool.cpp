@@ -90,7 +90,8 @@ TEST_CASE("sums in one place, of ranks that share two cores, side by side or not
         for (const std::size_t segment : {std::size_t{64}, std::size_t{0}}) {
             World world(size, "shm", segment, true, homes);
             world.each([&](int rank, Group& group) {
-                for (const std::size_t n : {std::size_t{1025}, std::size_t{segment == 64 ? 5003U : 70'001U}}) {
+                for (const std::size_t n :
+                     {std::size_t{1025}, std::size_t{segment == 64 ? 5003U : 70'001U}}) {
                     const auto operation = sum_of_floats(pooled(rank, size), n);
                     Array x(group, n, false);
                     Array y(group, n, false);
