@@ -8,9 +8,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +22,15 @@ from typing import Any, NamedTuple
 from collectives.rendezvous import secret
 
 ROOT = Path(__file__).resolve().parents[2]
+SILENT = 240.0  # seconds: the processor of the VM is emulated
 _jobs = itertools.count()
 
 BEGIN = """\
-import json, os, sys, time
+import faulthandler, json, os, signal, sys, time
 import numpy as np
 import collectives
 
+faulthandler.register(signal.SIGUSR1, all_threads=True)
 rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
 comm = collectives.init(os.environ["TEST_STORE"], rank=rank, size=size, name=os.environ["TEST_NAME"], timeout=60.0,
                         transport=os.environ["TEST_TRANSPORT"])
@@ -97,14 +101,29 @@ def started(
                 stream.close()
 
 
-def said(ranks: Sequence[subprocess.Popen[str]], rank: int) -> Any:
-    """What that rank says next."""
+def said(ranks: Sequence[subprocess.Popen[str]], rank: int, limit: float = SILENT) -> Any:
+    """What that rank says next. If it says nothing for `limit` seconds, all ranks are ended, and say where they were."""
     out, errors = ranks[rank].stdout, ranks[rank].stderr
     assert out is not None and errors is not None
-    line = out.readline()
+    late = threading.Timer(limit, _end, [ranks])
+    late.start()
+    try:
+        line = out.readline()
+    finally:
+        late.cancel()
     if not line:
-        raise AssertionError(f"rank {rank} ended: {errors.read()[-1000:]}")
+        raise AssertionError(f"rank {rank} ended: {errors.read()[-5000:]}")
     return json.loads(line)
+
+
+def _end(ranks: Sequence[subprocess.Popen[str]]) -> None:
+    """End the ranks that still run, which write the stacks of their threads to stderr before."""
+    running = [process for process in ranks if process.poll() is None]
+    for process in running:
+        process.send_signal(signal.SIGUSR1)
+    time.sleep(2.0)
+    for process in running:
+        process.kill()
 
 
 def go_on(ranks: Sequence[subprocess.Popen[str]]) -> None:
