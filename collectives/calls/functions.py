@@ -78,8 +78,10 @@ class FunctionCall(NamedTuple):
             steps.run(self.inp.reshape(-1), out, self.limits)
         except CollectiveError:
             raise
-        except BaseException:
-            group.close()  # other ranks must not wait for messages that are never sent
+        except BaseException as error:
+            # Other ranks must not wait for messages that are never sent.
+            said = f"{type(error).__name__}{': ' if str(error) else ''}{error}"
+            group.abandon("Aborted", f"op {self.op.name} ended on rank {self.schedule.rank} by {said}")
             raise
         if self.target is None:
             return None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import collectives
-from collectives import Communicator, DesyncError, Op, PeerLost
+from collectives import Aborted, Communicator, DesyncError, Op, PeerLost
 from collectives.algorithms import algorithms
 from collectives.calls.functions import _LONG, _SHORT
 from collectives.schedule.form import Recv, Reduce, Send
@@ -187,7 +187,8 @@ def test_algorithms_that_are_not_right_for_it_are_refused() -> None:
             comm.allreduce(np.ones(4), Op(np.add, commutative=True), algorithm=name)
 
 
-def test_a_function_that_fails_on_one_rank_leaves_nobody_waiting() -> None:
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
+def test_a_function_that_fails_on_one_rank_leaves_nobody_waiting(transport: str) -> None:
     def body(comm: Communicator) -> None:
         seen = 0
 
@@ -195,14 +196,21 @@ def test_a_function_that_fails_on_one_rank_leaves_nobody_waiting() -> None:
             nonlocal seen
             seen += 1
             if seen == 2 and comm.rank == 0:  # it was tried once before
-                raise ZeroDivisionError
+                raise ZeroDivisionError("what it said")
             return a + b
 
-        comm.allreduce(np.ones(3), Op(function))
+        try:
+            comm.allreduce(np.ones(3), Op(function))
+        except ZeroDivisionError:
+            with pytest.raises(Aborted, match=r"op \S*function ended on rank 0 by ZeroDivisionError: what it said"):
+                comm.barrier()
+            raise
 
-    found = outcomes(3, body, timeout=20.0)
+    found = outcomes(3, body, transport=transport, timeout=20.0)
     assert isinstance(found[0].error, ZeroDivisionError)
-    assert all(isinstance(found[rank].error, PeerLost) for rank in (1, 2))
+    for rank in (1, 2):
+        with pytest.raises(Aborted, match=r"op \S*function ended on rank 0 by ZeroDivisionError: what it said"):
+            raise found[rank].error or AssertionError
 
 
 MISMATCHES: dict[str, Any] = {
