@@ -102,7 +102,7 @@ def started(
 
 
 def said(ranks: Sequence[subprocess.Popen[str]], rank: int, limit: float = SILENT) -> Any:
-    """What that rank says next. If it says nothing for `limit` seconds, all ranks are ended, and say where they were."""
+    """What that rank says next. After `limit` seconds of silence, all ranks are ended, and say where they were."""
     out, errors = ranks[rank].stdout, ranks[rank].stderr
     assert out is not None and errors is not None
     late = threading.Timer(limit, _end, [ranks])
