@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,16 @@ PART = 96 << 10  # bytes of a message that one of several sockets carries
 
 def connections() -> int:
     """Sockets of this process that are connected over TCP."""
-    mine = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _there(fd)}
+    mine = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # another thread may close it meanwhile
+            mine.add(os.readlink(f"/proc/self/fd/{fd}"))
     found = 0
     for name in ("tcp", "tcp6"):
         with open(f"/proc/self/net/{name}") as lines:
             rows = [line.split() for line in lines][1:]
         found += sum(row[3] == "01" and f"socket:[{row[9]}]" in mine for row in rows)
     return found
-
-
-def _there(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
 
 
 def counted(comm: collectives.Communicator, links: int = 1) -> int:
