@@ -20,7 +20,8 @@ import numpy as np
 import collectives
 from collectives import Communicator
 from tests.collectives.conformance.cases import cases, run
-from tests.collectives.cuda.led.common import ON_STAND_IN, array, start
+from tests.collectives.cuda.led.common import array, start
+from tests.collectives.cuda.runs_on import ON_STAND_IN
 
 _WRITE_X = ("broadcast", "recv")  # calls that write their first argument
 _HOST = ("reduce_scatterv", "scatterv", "alltoallv")  # calls whose second argument, counts, is in host memory

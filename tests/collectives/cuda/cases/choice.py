@@ -9,7 +9,8 @@ import numpy as np
 import collectives
 from collectives import TransportUnavailable
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import RANK, Device, case, cupy, engines, start
+from tests.collectives.cuda.cases.common import case, engines, start
+from tests.collectives.cuda.runs_on import RANK, Device, cupy
 
 
 @case

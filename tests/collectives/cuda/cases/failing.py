@@ -15,7 +15,8 @@ from collectives import Aborted, DesyncError, OpTimeout, PeerLost
 from collectives.calls.streamed import StreamCalls
 from collectives.core import nccl as core_nccl
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import ON_STAND_IN, RANK, Gate, Stream, case, cupy, start
+from tests.collectives.cuda.cases.common import case, start
+from tests.collectives.cuda.runs_on import ON_STAND_IN, RANK, Gate, Stream, cupy
 
 SOON = 2.0  # seconds in which survivors name a rank that was killed
 

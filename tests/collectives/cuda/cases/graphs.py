@@ -9,7 +9,8 @@ import numpy as np
 
 from collectives import OpTimeout
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import ON_STAND_IN, RANK, SIZE, Gate, Stream, case, cupy, engines, start
+from tests.collectives.cuda.cases.common import case, engines, start
+from tests.collectives.cuda.runs_on import ON_STAND_IN, RANK, SIZE, Gate, Stream, cupy
 
 REPLAYS = 1000 if not ON_STAND_IN else 100
 

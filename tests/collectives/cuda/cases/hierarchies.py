@@ -15,7 +15,8 @@ import collectives
 from collectives import PeerLost
 from collectives.transports.host import HostIdentity
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import RANK, SIZE, Stream, case, cupy, start
+from tests.collectives.cuda.cases.common import case, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Stream, cupy
 
 HOSTS = [int(host) for host in os.environ.get("WORKER_HOSTS", "0").split(",")]
 PER_HOST = HOSTS.count(0)

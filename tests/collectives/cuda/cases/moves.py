@@ -6,7 +6,8 @@ import numpy as np
 
 from collectives import Status
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import RANK, SIZE, Stream, case, cupy, engines, start
+from tests.collectives.cuda.cases.common import case, engines, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Stream, cupy
 
 
 def rows(rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

@@ -21,18 +21,8 @@ from collectives.calls.passing import PassingCalls
 from collectives.calls.passing_many import PassingMany
 from collectives.native import _engine
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import (
-    ON_HOST,
-    ON_STAND_IN,
-    RANK,
-    SIZE,
-    Gate,
-    Stream,
-    case,
-    cupy,
-    driver,
-    start,
-)
+from tests.collectives.cuda.cases.common import ON_HOST, case, start
+from tests.collectives.cuda.runs_on import ON_STAND_IN, RANK, SIZE, Gate, Stream, cupy, driver
 
 ON_DEVICE = not ON_HOST and not _engine.why_no_cuda()  # what this rank passes to calls
 COUNT = (3 << 20) // 2 + 7  # of float32: more than 4 MiB

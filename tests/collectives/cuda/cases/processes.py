@@ -12,7 +12,8 @@ import numpy as np
 import collectives
 from collectives import CollectiveError
 from collectives.native import _engine
-from tests.collectives.cuda.cases.common import SIZE, Device, Stream, case, cupy, driver, engines, start
+from tests.collectives.cuda.cases.common import case, engines, start
+from tests.collectives.cuda.runs_on import SIZE, Device, Stream, cupy, driver
 
 _MOST = 3
 

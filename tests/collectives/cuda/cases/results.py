@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import ON_STAND_IN, RANK, SIZE, case, cupy, engines, start
+from tests.collectives.cuda.cases.common import case, engines, start
+from tests.collectives.cuda.runs_on import ON_STAND_IN, RANK, SIZE, cupy
 
 
 @case

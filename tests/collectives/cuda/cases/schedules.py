@@ -15,7 +15,8 @@ from collectives.algorithms import registry
 from collectives.calls.scheduled import COLLECTIVES
 from collectives.schedule.form import Builder, Schedule
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import RANK, SIZE, Gate, Stream, case, cupy, start
+from tests.collectives.cuda.cases.common import case, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Gate, Stream, cupy
 
 LONG = 30_000  # elements, so that no message waits in a buffer until its receiver comes
 

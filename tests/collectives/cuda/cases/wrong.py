@@ -6,7 +6,8 @@ import numpy as np
 
 from collectives import Aborted, CollectiveError, TransportUnavailable
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.cases.common import RANK, SIZE, Device, Stream, case, cupy, start
+from tests.collectives.cuda.cases.common import case, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Device, Stream, cupy
 
 
 @case

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.collectives.cuda.cases.common import RANK, SIZE, Stream, case, cupy, engines, start
+from tests.collectives.cuda.cases.common import case, engines, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Stream, cupy
 
 _F32, _EXECUTE, _BUFFER, _SCALAR, _S64 = 11, 3, 1, 3, 5
 _PTR, _SIZE_T, _I32, _I64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_int64

@@ -9,7 +9,8 @@ import numpy as np
 import collectives
 from collectives import TransportUnavailable
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.led.common import RANK, SIZE, Device, array, case, last_engine, start
+from tests.collectives.cuda.led.common import array, case, last_engine, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Device
 
 
 @case

@@ -1,4 +1,4 @@
-"""What the cases share: how a rank starts, what it runs on, and the table of cases.
+"""What the cases share: how a rank starts, and the table of cases.
 
 On a device, with the real CuPy, cases that use a gate or count registrations cannot run.
 """
@@ -20,22 +20,7 @@ if "ENGINE" in os.environ:  # another build of the extension: tests/gpu/test_wai
 
 import collectives
 from tests.collectives.cuda.by_name import Cases
-
-ON_STAND_IN = "STAND_IN_MODULES" in os.environ
-if ON_STAND_IN:
-    sys.path.insert(0, os.environ["STAND_IN_MODULES"])
-import cupy as cupy  # noqa: E402, PLC0414
-from cupy.cuda import Device as Device  # noqa: E402, PLC0414
-from cupy.cuda import Stream as Stream  # noqa: E402, PLC0414
-
-if ON_STAND_IN:
-    from cupy.cuda import Gate as Gate  # noqa: PLC0414
-    from cupy.cuda import driver as driver  # noqa: PLC0414
-else:
-    Gate = driver = None
-
-RANK = int(os.environ["COLLECTIVES_RANK"])
-SIZE = int(os.environ["COLLECTIVES_SIZE"])
+from tests.collectives.cuda.runs_on import Device, cupy
 
 case = Cases()
 

@@ -14,7 +14,8 @@ import collectives
 from collectives import Aborted, DesyncError, OpTimeout, PeerLost
 from collectives.native import _engine
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.led.common import RANK, SIZE, Stream, array, case, cupy, start
+from tests.collectives.cuda.led.common import array, case, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Stream, cupy
 
 SOON = 2.0  # seconds in which survivors name a rank that was killed
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from collectives import Aborted, PeerLost
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.led.common import RANK, SIZE, Stream, array, case, last_engine, start
+from tests.collectives.cuda.led.common import array, case, last_engine, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Stream
 
 REPLAYS = int(os.environ.get("REPLAYS", "100"))
 

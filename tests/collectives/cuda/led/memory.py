@@ -12,7 +12,8 @@ import numpy as np
 
 from collectives import Aborted, TransportUnavailable
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.led.common import RANK, SIZE, Gate, Stream, array, case, cupy, driver, start
+from tests.collectives.cuda.led.common import array, case, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Gate, Stream, cupy, driver
 
 
 @case

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from collectives.native import _engine
-from tests.collectives.cuda.led.common import SIZE
+from tests.collectives.cuda.runs_on import SIZE
 
 
 def inputs_of(dtype: Any, count: int) -> list[Any]:

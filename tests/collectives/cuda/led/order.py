@@ -9,7 +9,8 @@ import numpy as np
 
 from collectives import OpTimeout
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.led.common import ON_STAND_IN, RANK, SIZE, Gate, Stream, array, case, cupy, start
+from tests.collectives.cuda.led.common import array, case, start
+from tests.collectives.cuda.runs_on import ON_STAND_IN, RANK, SIZE, Gate, Stream, cupy
 
 
 @case

@@ -9,8 +9,9 @@ import numpy as np
 
 from collectives.arrays.dtypes import dtype_names
 from collectives.native import _engine
-from tests.collectives.cuda.led.common import ON_STAND_IN, RANK, SIZE, array, case, driver, last_engine, start
+from tests.collectives.cuda.led.common import array, case, last_engine, start
 from tests.collectives.cuda.led.numbers import expected, inputs_of
+from tests.collectives.cuda.runs_on import ON_STAND_IN, RANK, SIZE, driver
 
 
 @case

@@ -12,8 +12,9 @@ import numpy as np
 from collectives import Aborted, OpTimeout, PeerLost
 from collectives.calls.moves import Deadline
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.led.common import RANK, SIZE, Stream, array, case, driver, last_engine, start
+from tests.collectives.cuda.led.common import array, case, last_engine, start
 from tests.collectives.cuda.led.numbers import expected, inputs_of, xor
+from tests.collectives.cuda.runs_on import RANK, SIZE, Stream, driver
 
 
 @case

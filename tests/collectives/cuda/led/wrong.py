@@ -6,7 +6,8 @@ import numpy as np
 
 from collectives import TransportUnavailable
 from tests.collectives.cuda.by_name import raises
-from tests.collectives.cuda.led.common import RANK, SIZE, Device, Stream, array, case, cupy, start
+from tests.collectives.cuda.led.common import array, case, start
+from tests.collectives.cuda.runs_on import RANK, SIZE, Device, Stream, cupy
 
 
 @case
