@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from collectives.rendezvous import secret
+from tests.warm.parents import python
 
 ROOT = Path(__file__).resolve().parents[2]
 SILENT = 240.0  # seconds: the processor of the VM is emulated
@@ -80,9 +81,10 @@ def started(
                 "OMP_NUM_THREADS": "1",
                 **variables,
             }
+            command = [*prefixes[rank], sys.executable] if prefixes else [python(environment)]
             ranks.append(
                 subprocess.Popen(
-                    [*(prefixes[rank] if prefixes else ()), sys.executable, "-c", BEGIN + textwrap.dedent(program)],
+                    [*command, "-c", BEGIN + textwrap.dedent(program)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -136,7 +136,7 @@ def test_a_receiver_finds_that_a_message_is_lost_although_its_sender_goes_on(tmp
 @pytest.mark.parametrize("elements", [5, failing.LARGE], ids=["short", "long"])
 def test_an_interface_that_goes_down_in_the_middle(elements: int) -> None:
     networks.only_in_the_vm()
-    _, wrong = failing.one("down", 0.2, elements)
+    ((_, wrong),) = failing.failed("down", 0.2, elements)
     assert not wrong, wrong
 
 
