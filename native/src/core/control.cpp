@@ -57,7 +57,10 @@ void Control::run_orders() {
 }
 
 void Control::join(const Identity& identity, std::vector<int> job_ranks, Events events) {
-    Registration fresh{identity, std::move(job_ranks), std::move(events), 0, {}, {}, {}};
+    Registration fresh;
+    fresh.identity = identity;
+    fresh.job_ranks = std::move(job_ranks);
+    fresh.events = std::move(events);
     post(Order([this, fresh = std::move(fresh)]() mutable {
         const GroupId group = fresh.identity.group;
         if (first_.size == 0) {

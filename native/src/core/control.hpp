@@ -124,6 +124,10 @@ class Control {
     void begin_control_plane(std::map<int, Neighbour> neighbours);
     // Send to all ranks. If `wait`, return when it is sent, or is in the queues of the control links.
     void notify(Notice notice, bool wait = false);
+    // Send to all ranks that this one has lost its path to another, see Notice::is_claim. Within `settles`
+    // all of them, this one too, are condemned for the same claim.
+    void claim(Notice notice);
+    static constexpr std::chrono::milliseconds settles{100};
 
   private:
     static constexpr std::size_t longest_message = std::max(sizeof(Proof), sizeof(Closing)) + most_offered;
@@ -146,6 +150,9 @@ class Control {
         std::vector<int> job_ranks;
         Events events;
         std::uint64_t published = 0;  // collectives whose last one the neighbours know
+        // Of all claims since the first one, that of the lowest rank; this time is when it counts.
+        std::optional<Notice> claim;
+        Clock::time_point claim_due = Clock::time_point::max();
         std::map<std::string, Transport*> accepted;
         std::map<Channel, Calling> dials;
         std::set<Channel> linked;
@@ -216,6 +223,8 @@ class Control {
     Clock::time_point control_plane_due() const;
     void progress_control_plane();
     void on_notice(Registration& group, const Notice& notice);
+    static void hold_claim(Registration& group, const Notice& notice);
+    void judge_claims(Clock::time_point now);
     // Compare a rank's collective with that of this rank. False if this rank has not begun it yet.
     static bool compare(Registration& group, const Notice& notice);
     void publish_last_calls();

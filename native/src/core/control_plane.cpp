@@ -122,9 +122,36 @@ void Control::notify(Notice notice, bool wait) {
     post(Order(std::move(work)));
 }
 
+void Control::claim(Notice notice) {
+    run_and_wait([this, notice = std::move(notice)]() mutable {
+        Registration* const group = find(notice.group);
+        // It is late if another rank's claim is known.
+        if (!monitor_ || group == nullptr || group->claim) return;
+        monitor_->send_to_all(notice);
+        notice.origin = first_.rank;
+        hold_claim(*group, notice);
+    });
+}
+
+void Control::hold_claim(Registration& group, const Notice& notice) {
+    if (!group.claim) group.claim_due = Clock::now() + settles;
+    if (!group.claim || notice.origin < group.claim->origin) group.claim = notice;
+}
+
+void Control::judge_claims(Clock::time_point now) {
+    for (auto& [id, group] : groups_) {
+        if (group.claim_due > now) continue;
+        group.claim_due = Clock::time_point::max();
+        const Notice& notice = *group.claim;
+        group.events.condemned({notice.error, notice.ranks, notice.text, group.rank_of(notice.origin), -1,
+                                notice.call.sequence});
+    }
+}
+
 Clock::time_point Control::control_plane_due() const {
     if (!monitor_) return Clock::time_point::max();
     Clock::time_point soonest = std::min({monitor_->due(), next_publication_, next_call_on_missing_});
+    for (const auto& [id, group] : groups_) soonest = std::min(soonest, group.claim_due);
     if (!unbegun_.empty()) soonest = std::min(soonest, next_comparison_);
     return soonest;
 }
@@ -149,6 +176,7 @@ void Control::progress_control_plane() {
             if (id != control_id_) on_notice(group, notice);
         }
     }
+    judge_claims(now);
     if (next_publication_ <= now) {
         next_publication_ = now + heartbeats_.interval;
         publish_last_calls();
@@ -178,6 +206,10 @@ void Control::on_notice(Registration& group, const Notice& notice) {
     if (notice.group != group.identity.group || origin < 0) return;
     switch (notice.kind) {
         case Notice::Kind::abort:
+            if (notice.is_claim()) {
+                hold_claim(group, notice);
+                break;
+            }
             group.events.condemned(
                 {notice.error, notice.ranks, notice.text, origin, notice.subject, notice.call.sequence});
             break;

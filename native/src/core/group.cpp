@@ -15,6 +15,7 @@ namespace {
 constexpr int spins_with_cores = 2000;
 // The control plane reports the cause for which a peer has given up within this time.
 constexpr auto cause_takes = std::chrono::milliseconds(500);
+constexpr auto claim_takes = 2 * Control::settles;  // on a busy machine
 // What is under way when a call is abandoned has this long to end by itself.
 constexpr auto ends_within = std::chrono::seconds(1);
 // Looks if ranks share cores: about the time in which each rank of another core has had its turn once.
@@ -222,6 +223,10 @@ Error Group::first_cause(const Error& error) {
     // A peer that is gone may have given up because of another one: that is on its way.
     if (error.kind() == ErrorKind::peer_lost) {
         health_.wait_for_cause(error.ranks(), cause_takes, executor_.deadline());
+        if (!health_.is_condemned()) {
+            links_.claim(error, first_incomplete());
+            health_.wait_for_cause(claim_takes);
+        }
     }
     const Cause* const cause = health_.cause();
     if (cause == nullptr) return error;

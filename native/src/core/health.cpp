@@ -55,6 +55,11 @@ void Health::wait_for_cause(const std::vector<int>& gone, std::chrono::nanosecon
     }
 }
 
+void Health::wait_for_cause(std::chrono::nanoseconds timeout) {
+    std::unique_lock lock(mutex_);
+    found_.wait_for(lock, timeout, [&] { return cause_.has_value(); });
+}
+
 void Health::note_left(int rank) {
     const std::lock_guard lock(mutex_);
     left_.insert(rank);

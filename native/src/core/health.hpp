@@ -86,6 +86,8 @@ class Health {
     // than this rank. So wait until it is judged, but no longer than until `deadline`.
     void wait_for_cause(const std::vector<int>& gone, std::chrono::nanoseconds timeout,
                         Clock::time_point deadline);
+    // The same, when nothing but the time ends the wait.
+    void wait_for_cause(std::chrono::nanoseconds timeout);
     // Null if there is none.
     const Cause* cause() const { return is_condemned() ? &*cause_ : nullptr; }
     const Reports& reports() const { return reports_; }

@@ -73,6 +73,9 @@ class Links {
     // Report to all ranks, through the control plane, that this communicator is broken. Returns when that is
     // sent. `sequence`: of the first collective that this rank has not completed.
     void report_broken(const Error& cause, std::uint64_t sequence);
+    // Report that this rank has lost its path to another one. Within Control::settles there is a cause, which
+    // is the same on all ranks even if others have lost theirs at the same time.
+    void claim(const Error& cause, std::uint64_t sequence);
     // Tell peers that nothing more will be sent, and, in `lost`, the rank whose loss is the reason.
     void shut_down(std::optional<int> lost = std::nullopt);
     // Release everything. Arrays from the heap keep the arena as long as they need it.
@@ -104,6 +107,7 @@ class Links {
     // The part of the control plane that concerns this communicator.
     void watch_over(Control::Events& events);
     void begin_control_plane();
+    Notice notice_of(const Error& cause, std::uint64_t sequence) const;
     Notice notice_of(Notice::Kind kind, const Call& call, std::uint32_t fingerprint = 0) const;
     // The transport of that name, made at the first call.
     Transport& transport(const std::string& name);

@@ -79,14 +79,21 @@ void Links::begin_control_plane() {
     control().begin_control_plane(std::move(neighbours));
 }
 
-void Links::report_broken(const Error& cause, std::uint64_t sequence) {
-    if (!health_.is_watched()) return;
+Notice Links::notice_of(const Error& cause, std::uint64_t sequence) const {
     Call call;
     call.sequence = sequence;
     Notice notice = notice_of(Notice::Kind::abort, call);
     notice.error = cause.kind();
     notice.ranks = cause.ranks();
     notice.text = cause.what();
+    return notice;
+}
+
+void Links::claim(const Error& cause, std::uint64_t sequence) { control_->claim(notice_of(cause, sequence)); }
+
+void Links::report_broken(const Error& cause, std::uint64_t sequence) {
+    if (!health_.is_watched()) return;
+    Notice notice = notice_of(cause, sequence);
     const bool is_own = cause.kind() == ErrorKind::interrupted || cause.kind() == ErrorKind::aborted;
     if (is_own) {
         // For the others, it is this rank that is gone.

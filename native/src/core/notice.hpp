@@ -45,6 +45,10 @@ struct Notice {
     std::string text{};
 
     bool is_to_all() const { return kind >= Kind::dead; }
+    // Whether the origin gives up because it has lost its path to another rank, which may live and say the
+    // same of the origin at the same time. So all ranks wait a short time for other claims, and give up for
+    // that of the lowest rank.
+    bool is_claim() const { return kind == Kind::abort && error == ErrorKind::peer_lost && subject < 0; }
 };
 
 inline constexpr std::size_t longest_notice = 2048;
