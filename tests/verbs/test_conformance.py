@@ -25,7 +25,9 @@ COUNTS = (0, 1, 7, 1_000, 65_537)
 DTYPES = ("float32", "int64", "bfloat16") if LONG else ("float32",)
 WITH_ALGORITHMS = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter", "alltoall")
 OF_PARTS = ("reduce_scatter", "allgather", "gather", "scatter", "alltoall")  # a shape is that of one rank's part
-OF_LONG_MESSAGES = (*WITH_ALGORITHMS, "scan", *(("exscan",) if LONG else ()))
+OF_UNEVEN_PARTS = tuple(f"{collective}v" for collective in OF_PARTS)  # a shape is the largest that a part may have
+IN_THE_LONG_FORM = ("scan", "exscan", *OF_UNEVEN_PARTS) if LONG else ()  # with one dtype for each count, in turn
+OF_LONG_MESSAGES = (*WITH_ALGORITHMS, *(IN_THE_LONG_FORM or ("scan",)))
 MIB = 1 << 20
 
 WITHIN = 280.0  # seconds for an answer: the processor of the VM is emulated
@@ -73,7 +75,8 @@ def check(group: Sequence[ProcessRank], cases: Sequence[Case]) -> None:
 
 
 def algorithms_of(collective: str, size: int) -> list[str]:
-    return [one.name for one in algorithms.algorithms(collective, size)]
+    uneven = collective in OF_UNEVEN_PARTS
+    return [one.name for one in algorithms.algorithms(collective.removesuffix("v"), size, uneven=uneven)]
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -84,16 +87,18 @@ def test_collective(group: Sequence[ProcessRank], collective: str) -> None:
         pytest.fail(wrong, pytrace=False)
 
 
-@pytest.mark.parametrize("collective", WITH_ALGORITHMS)
+@pytest.mark.parametrize("collective", [*WITH_ALGORITHMS, *IN_THE_LONG_FORM])
 def test_algorithms(group: Sequence[ProcessRank], collective: str) -> None:
-    shapes = [(count,) for count in COUNTS]
+    def dtypes(turn: int) -> Sequence[str]:
+        return (DTYPES[turn % len(DTYPES)],) if collective in IN_THE_LONG_FORM else DTYPES
+
     check(
         group,
         [
-            Case(collective, dtype, shape=shape, algorithm=name, root=number)
+            Case(collective, dtype, shape=(count,), algorithm=name, root=number)
             for number, name in enumerate(algorithms_of(collective, len(group)))
-            for dtype in DTYPES
-            for shape in shapes
+            for place, count in enumerate(COUNTS)
+            for dtype in dtypes(number + place)
         ],
     )
 
@@ -101,12 +106,15 @@ def test_algorithms(group: Sequence[ProcessRank], collective: str) -> None:
 @pytest.mark.parametrize("collective", OF_LONG_MESSAGES)
 def test_long_messages(group: Sequence[ProcessRank], collective: str) -> None:
     names = algorithms_of(collective, len(group))
-    parts = len(group) if collective in OF_PARTS else 1
-    shape = (9 * MIB // 4 // parts,)
+    uneven = collective in OF_UNEVEN_PARTS
+    parts = len(group) if collective in OF_PARTS or uneven else 1
+    shape = (9 * MIB // 4 // parts * (2 if uneven else 1),)  # half as long on average
     # In place, a part of a message may arrive only after what was there is on its way: the sender gets partial grants.
     in_place = collective in IN_PLACE
-    places = ["new", "in"] if LONG and in_place else ["in"] if in_place else ["new"]
-    some = names if LONG else names[:1]
+    # exscan sends as scan does, so one place is enough for it.
+    both = LONG and collective != "exscan"
+    places = ["new", "in"] if both and in_place else ["in"] if in_place else ["new"]
+    some = names if LONG and not uneven else names[:1]
     check(group, [Case(collective, shape=shape, algorithm=name, place=place) for name in some for place in places])
 
 
