@@ -52,7 +52,8 @@ test-gpu: $(READY) ## Run the tests that need a GPU, and print device, driver an
 # COLLECTIVES_TESTS=long: all combinations, and 10 000 operations on arrays that come and go.
 test-verbs: $(READY) ## Run the tests of RDMA verbs in a VM with soft-RoCE devices. Root only; fetches 92 MB from Debian.
 	@tools/need.sh doctest
-	PATH="$(CURDIR)/$(BIN):$$PATH" BUILD_ONLY=native_tests tests/native/run.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" VERBS_HEADERS="$$(tests/verbs/run.sh)/guest/usr/include" BUILD_ONLY=native_tests \
+		tests/native/run.sh
 	$(BIN)/python -m tests.warm.parents
 	$(IN_VM) tests/verbs $(ARGS)
 
