@@ -203,8 +203,10 @@ void Links::take_up_news() {
         unread_ = false;
         arrived.swap(arrived_);
     }
-    // Without the lock: a transport may take a second to connect, and the control thread must not wait for
-    // it.
+    // Without the lock: a transport may take a second to connect (RDMA, if no route leads to the peer), and
+    // the control thread, which other communicators share, must not wait for it. The caller does hold
+    // `Group::running_`: meanwhile this communicator's operations do not move, and its other calls and
+    // `close` wait.
     const auto began = Clock::now();
     auto next = arrived.begin();
     for (bool goes_on = true; goes_on && next != arrived.end(); ++next) {
