@@ -59,7 +59,9 @@ VerbsLink::VerbsLink(Peer peer, int rank, std::unique_ptr<OwnEnd> own, const End
       asks_from_(theirs.direct_from),
       in_(units(ring_bytes), record_slots),
       sizes_(in_.size()) {
-    pieces_.straight = std::min<std::size_t>(pieces_.straight, own_->queue->port().longest_message);
+    const std::size_t longest = own_->queue->port().longest_message;
+    pieces_.straight = std::min(pieces_.straight, longest);
+    pieces_.of_record = std::min(pieces_.of_record, longest - sizeof(RecordHead));
     own_->queue->connect(theirs, this->peer().name(), own_->settings);
     side_.say_ready();
     count_inbox(ring_bytes);

@@ -67,19 +67,25 @@ std::shared_ptr<Regions> Regions::of(const std::shared_ptr<Device>& device) {
     std::weak_ptr<Regions>& place = all_regions().by_device[device->name()];
     std::shared_ptr<Regions> regions = place.lock();
     if (!regions) {
-        regions = std::shared_ptr<Regions>(new Regions(device));
-        LastingMemory::of_process().add(regions);
+        regions = make(device, {});
         place = regions;
     }
     return regions;
 }
 
-Regions::Regions(std::shared_ptr<Device> device) : device_(std::move(device)), is_safe_(survives_fork()) {}
+std::shared_ptr<Regions> Regions::make(std::shared_ptr<Device> device, const Bounds& bounds) {
+    std::shared_ptr<Regions> regions(new Regions(std::move(device), bounds));
+    LastingMemory::of_process().add(regions);
+    return regions;
+}
+
+Regions::Regions(std::shared_ptr<Device> device, const Bounds& bounds)
+    : device_(std::move(device)), bounds_(bounds), is_safe_(survives_fork()) {}
 
 std::shared_ptr<const Region> Regions::find(std::span<std::byte> bytes, bool is_written) {
     if (!is_safe_) return nullptr;
     if (const auto stretch = LastingMemory::of_process().find(bytes)) {
-        if (stretch->bytes.size() <= most_kept_bytes) return keep(*stretch);
+        if (stretch->bytes.size() <= bounds_.bytes) return keep(*stretch);
     }
     if (bytes.size() < registered_once_from) return nullptr;
     std::shared_ptr<const Region> region = Region::make(device_, bytes, is_written);
@@ -135,7 +141,7 @@ std::shared_ptr<const Region> Regions::reuse(std::uint64_t stretch) {
 }
 
 void Regions::make_room(std::size_t bytes, Dropped& dropped) {
-    while (!order_.empty() && (order_.size() >= most_kept || use_.kept_bytes + bytes > most_kept_bytes)) {
+    while (!order_.empty() && (order_.size() >= bounds_.regions || use_.kept_bytes + bytes > bounds_.bytes)) {
         drop_oldest(dropped);
     }
 }

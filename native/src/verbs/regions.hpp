@@ -4,7 +4,7 @@
 // others need the room. Other memory is registered for one message.
 //
 // Invariant: a registration that is kept is of memory that has had the same owner since it was made. What is
-// kept never exceeds the bounds of tuning.hpp. Whoever uses a region holds it, and its memory, meanwhile. The
+// kept never exceeds its bounds. Whoever uses a region holds it, and its memory, meanwhile. The
 // device is never asked with a lock held, since that may take long.
 #pragma once
 
@@ -19,6 +19,7 @@
 
 #include "link/lasting_memory.hpp"
 #include "verbs/device.hpp"
+#include "verbs/tuning.hpp"
 
 namespace collectives::verbs {
 
@@ -59,8 +60,16 @@ class Regions final : public LastingMemory::Keeper {
         std::size_t kept_bytes = 0;  // of their memory
     };
 
+    // The most that is kept.
+    struct Bounds {
+        std::size_t regions = most_kept;
+        std::size_t bytes = most_kept_bytes;
+    };
+
     // Of that device, shared by all links of the process.
     static std::shared_ptr<Regions> of(const std::shared_ptr<Device>& device);
+    // Of that device, for the caller alone.
+    static std::shared_ptr<Regions> make(std::shared_ptr<Device> device, const Bounds& bounds);
 
     // A region with all of these bytes, which the caller keeps in place until it releases the region. Null if
     // they cannot be registered, or if that does not pay. `is_written`: by the peer; otherwise the device
@@ -76,7 +85,7 @@ class Regions final : public LastingMemory::Keeper {
     };
     using Order = std::list<Kept>;
 
-    explicit Regions(std::shared_ptr<Device> device);
+    Regions(std::shared_ptr<Device> device, const Bounds& bounds);
     using Dropped = std::vector<std::shared_ptr<const Region>>;  // to be released without the lock
     std::shared_ptr<const Region> keep(const LastingMemory::Stretch& stretch);
     // All with the lock.
@@ -85,6 +94,7 @@ class Regions final : public LastingMemory::Keeper {
     void drop_oldest(Dropped& dropped);
 
     std::shared_ptr<Device> device_;
+    Bounds bounds_;
     bool is_safe_;  // a fork leaves registered memory in place
     mutable std::mutex mutex_;
     Order order_;  // what was used last comes first

@@ -106,6 +106,29 @@ TEST_CASE("a long message goes from one array to the other without a copy, if it
     CHECK(to.lost() == nullptr);
 }
 
+TEST_CASE("no work request is longer than the port allows") {
+    auto ports = two_ports();
+    if (!ports) return;
+    constexpr std::uint32_t longest = 4096;
+    for (Port& port : *ports) port.longest_message = longest;
+    Pair pair(*ports, {}, long_from);
+    std::uint64_t sequence = 0;
+    for (const bool lends : {false, true}) {
+        auto data = random_bytes(100'001, 32);
+        const Context context = operation(++sequence);
+        Transfer transfer(*pair.ends[0], *pair.ends[1], context, data, lends);
+        const Lasting source(data);
+        const Lasting destination(transfer.got);
+        const Posted before = pair.ends[0]->posted();
+        REQUIRE(within(20, [&] { return transfer.step(); }));
+        CHECK(transfer.got == data);
+        const Posted after = pair.ends[0]->posted();
+        const std::size_t piece = lends ? longest - sizeof(RecordHead) : longest;
+        const std::uint64_t requests = after.requests - before.requests - (after.reports - before.reports);
+        CHECK(requests == 1 + (data.size() + piece - 1) / piece);
+    }
+}
+
 TEST_CASE("a receiver that does not read holds the sender up, and nothing is lost") {
     const auto ports = two_ports();
     if (!ports) return;
@@ -143,7 +166,41 @@ TEST_CASE("a receiver that does not read holds the sender up, and nothing is los
     CHECK(from.lost() == nullptr);
 }
 
-TEST_CASE("a rank that sleeps is woken by a message, and by credits") {
+TEST_CASE("a sender that sleeps is woken when the receiver returns credits") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    Pair pair(*ports);
+    VerbsLink& from = *pair.ends[0];
+    VerbsLink& to = *pair.ends[1];
+    const auto data = random_bytes(3 * ring_bytes, 31);
+    const Context context = operation(1);
+    Transfer transfer(from, to, context, data, false);
+    const auto write = [&] {
+        transfer.written_ += from.write(data.data() + transfer.written_, data.size() - transfer.written_);
+    };
+    REQUIRE(within(5, [&] { return write(), transfer.written_ > 0; }));
+    const Deadline full(0.5);
+    while (!full.passed()) write();
+    const std::size_t before = transfer.written_;
+    REQUIRE(before < data.size());
+    std::vector<pollfd> polled;
+    while (from.arm(true, polled)) polled.clear();
+    REQUIRE(::poll(polled.data(), polled.size(), 0) == 0);
+    std::thread receiver([&] {
+        CHECK(within(5, [&] {
+            transfer.read_ += to.read(transfer.got.data() + transfer.read_,
+                                      transfer.got.size() - transfer.read_, Stores::cached);
+            return to.posted().reports > 0;
+        }));
+    });
+    CHECK(::poll(polled.data(), polled.size(), 5000) == 1);
+    receiver.join();
+    REQUIRE(within(5, [&] { return write(), transfer.written_ > before; }));
+    REQUIRE(within(20, [&] { return transfer.step(); }));
+    CHECK(transfer.got == data);
+}
+
+TEST_CASE("a rank that sleeps is woken by a message") {
     const auto ports = two_ports();
     if (!ports) return;
     Pair pair(*ports);

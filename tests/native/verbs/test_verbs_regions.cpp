@@ -126,6 +126,37 @@ TEST_CASE("registrations that are kept end with their memory, and stay within bo
     CHECK(regions->use().kept_bytes == 0);
 }
 
+TEST_CASE("what is kept has no more bytes than its bound, and what is longer is not kept") {
+    const auto ports = two_ports();
+    if (!ports) return;
+    constexpr std::size_t n = registered_once_from;
+    const auto regions =
+        Regions::make(Device::open(ports->at(0).device), {.regions = most_kept, .bytes = 2 * n + n / 2});
+    std::vector<std::vector<std::byte>> arrays(3, std::vector<std::byte>(n));
+    std::vector<std::byte> longer(3 * n);
+    std::vector<std::unique_ptr<Lasting>> lasting;
+    for (auto& array : arrays) {
+        lasting.push_back(std::make_unique<Lasting>(array));
+        REQUIRE(regions->find(array, true));
+    }
+    CHECK(regions->use().made == 3);
+    CHECK(regions->use().kept == 2);  // the first had to go
+    CHECK(regions->use().kept_bytes == 2 * n);
+    REQUIRE(regions->find(arrays[1], true));
+    CHECK(regions->use().reused == 1);
+    REQUIRE(regions->find(arrays[0], true));  // in place of the one that was used longest ago
+    REQUIRE(regions->find(arrays[1], true));
+    CHECK(regions->use().made == 4);
+    CHECK(regions->use().reused == 2);
+    lasting.push_back(std::make_unique<Lasting>(longer));
+    REQUIRE(regions->find(longer, true));  // for one message
+    CHECK(regions->use().made == 5);
+    CHECK(regions->use().kept == 2);
+    CHECK(regions->use().kept_bytes == 2 * n);
+    lasting.clear();
+    CHECK(regions->use().kept_bytes == 0);
+}
+
 TEST_CASE("memory that ends while it is being registered is not kept") {
     const auto ports = two_ports();
     if (!ports) return;
