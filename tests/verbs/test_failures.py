@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -207,3 +208,83 @@ def test_doctor_lists_the_ports_and_tries_them() -> None:
     assert sections["transports"]["verbs"] == "works"
     for name in ("rxe0 port 1", "rxe1 port 1"):
         assert sections["rdma"][name].startswith("active, Ethernet, ::ffff:10.77.0."), sections["rdma"]
+
+
+CHANGED = """
+def changed(*arrays):
+    # How many bytes change within a second, of arrays that no rank and no device may write to any more.
+    bytes_of = [array.reshape(-1).view(np.uint8) for array in arrays]
+    for each in bytes_of:
+        each[:] = 0xA5
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        time.sleep(0.05)
+    return sum(int((each != 0xA5).sum()) for each in bytes_of)
+
+"""
+
+
+@pytest.mark.parametrize("elements", [5, failing.LARGE], ids=["short", "long"])
+def test_different_collectives_are_an_error_on_both_ranks(tmp_path: Path, elements: int) -> None:
+    program = """
+    n = int(os.environ["TEST_ELEMENTS"])
+    x, out, parts = (np.ones(shape, np.float32) for shape in (n, n, (2, n)))
+    comm.allreduce(x, out=out)
+    say("ready")
+    began = time.monotonic()
+    try:
+        comm.allreduce(x, out=out) if rank == 0 else comm.allgather(x, out=parts)
+    except collectives.DesyncError as error:
+        say([time.monotonic() - began, str(error), changed(x, out, parts)])
+    sys.stdin.readline()
+    os._exit(0)
+    """
+    with started(CHANGED + textwrap.dedent(program), 2, tmp_path, TEST_ELEMENTS=str(elements)) as ranks:
+        assert [said(ranks, rank) for rank in range(2)] == ["ready", "ready"]
+        for rank in range(2):
+            elapsed, complaint, dirty = said(ranks, rank)
+            assert elapsed < NOTICED and "allreduce" in complaint and "allgather" in complaint, complaint
+            assert dirty == 0
+        go_on(ranks)
+
+
+def test_no_byte_changes_after_a_timeout_although_the_peer_goes_on(tmp_path: Path) -> None:
+    """The receiver's time is over in the middle of a message; the sender lives, and tries to send more."""
+    program = """
+    x = np.ones(8 << 20, np.float32)
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        comm.recv(x, 1) if rank == 0 else comm.send(x, 0)
+        times.append(time.monotonic() - began)
+    say("ready")
+    sys.stdin.readline()
+    try:
+        comm.recv(x, 1, timeout=min(times) / 4) if rank == 0 else comm.send(x, 0)
+    except collectives.OpTimeout as error:
+        first = str(error)
+        if rank == 0:
+            say([first, changed(x)])
+        refused = 0
+        until = time.monotonic() + 2
+        while rank == 1 and time.monotonic() < until:
+            try:
+                comm.send(x, 0)
+            except collectives.OpTimeout:
+                refused += 1
+            time.sleep(0.01)
+        if rank == 1:
+            say([first, refused])
+    sys.stdin.readline()
+    os._exit(0)
+    """
+    with started(CHANGED + textwrap.dedent(program), 2, tmp_path) as ranks:
+        assert [said(ranks, rank) for rank in range(2)] == ["ready", "ready"]
+        for rank in (1, 0):  # the sender begins first
+            go_on(ranks[rank : rank + 1])
+        complaint, dirty = said(ranks, 0)
+        assert "timed out" in complaint and "rank 1" in complaint, complaint
+        assert dirty == 0
+        complaint, refused = said(ranks, 1)
+        assert "timed out" in complaint and refused > 0, complaint
+        go_on(ranks)
