@@ -18,6 +18,8 @@ import pytest
 import collectives
 from tests.collectives.groups import ranks
 
+pytestmark = pytest.mark.gpu
+
 FLOATS = np.arange(12, dtype="float32").reshape(3, 4)
 
 
