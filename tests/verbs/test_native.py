@@ -15,7 +15,7 @@ def said_by(files: str) -> str:
     """What the C++ tests of these files say, all of which pass."""
     if not PROGRAM.exists():
         pytest.skip("the C++ tests are not compiled: `make test-verbs` compiles them")
-    command = [PROGRAM, "--no-colors=true", f"--source-file={files}"]
+    command = [str(PROGRAM), "--no-colors=true", f"--source-file={files}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     said = done.stdout + done.stderr
     assert done.returncode == 0 and re.search("test cases: +[1-9]", said), said
