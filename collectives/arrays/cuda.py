@@ -162,6 +162,21 @@ def hold(arrays: Sequence[CudaArray], stream: int) -> Any:
     return kept
 
 
+def refuse_capture(x: Any) -> None:
+    """ValueError if the stream in which `x` is used is being captured, for a call that copies `x` through host memory.
+
+    `x`: an array of any library in the memory of a device, or a `CudaArray`. It is not checked further.
+    """
+    if _engine.why_no_cuda():
+        return
+    device, stream = (x.device, x.stream) if isinstance(x, CudaArray) else _in_use(x)
+    if _engine.is_capturing(stream, device):
+        raise ValueError(
+            "the stream is being captured into a graph, but the call runs through host memory, which no graph "
+            "contains: see explain"
+        )
+
+
 def begin_write(array: CudaArray) -> None:
     """Notify the array's library that the array will be written; called after all checks."""
     if _library(array.origin) == "torch":
@@ -195,6 +210,20 @@ def handle_of(stream: Any) -> int:
 def _torch_stream(stream: int, device: Any) -> Any:
     cuda = sys.modules["torch"].cuda
     return cuda.default_stream(device) if stream == LEGACY else cuda.ExternalStream(stream, device=device)
+
+
+def _in_use(x: Any) -> tuple[int, int]:
+    """Returns the number of the device of `x`, and the handle of the stream in which its library uses it now."""
+    library = _library(x)
+    if library == "torch":
+        return x.device.index, sys.modules["torch"].cuda.current_stream(x.device).cuda_stream or LEGACY
+    if library == "cupy":
+        with x.device:
+            return x.device.id, sys.modules["cupy"].cuda.get_current_stream().ptr or LEGACY
+    if library in _UNCHANGING or not is_device_array(x):
+        return int(x.__dlpack_device__()[1]), LEGACY
+    interface = x.__cuda_array_interface__
+    return _device(x, interface["data"][0]), interface.get("stream") or LEGACY
 
 
 def _library(x: object) -> str:

@@ -23,11 +23,12 @@ from collectives.native import _engine
 
 
 def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Returns the shape and dtype of the device array `x`. Raises TypeError or ValueError if it cannot be written.
+    """Returns the shape and dtype of the device array `x`. Raises TypeError or ValueError if it cannot be written now.
 
     `name`: the name of `x` in errors. `moved`: the collective only moves elements, so dtypes that cannot be reduced are
     accepted too.
     """
+    cuda.refuse_capture(x)
     if _is_foreign(x):
         array = cuda.writing(x, name, moved=moved)
         return array.shape, array.dtype
@@ -49,7 +50,8 @@ def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], n
 
 
 def to_host(x: Any, name: str, moved: bool = False) -> npt.NDArray[Any]:
-    """A copy of `x` in host memory."""
+    """Returns a copy of `x` in host memory. Raises TypeError or ValueError if `x` cannot be copied now."""
+    cuda.refuse_capture(x)
     if _is_foreign(x):
         array = cuda.reading(x, name, moved=moved)
         host = np.empty(array.shape, array.dtype)

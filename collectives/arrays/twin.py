@@ -16,7 +16,7 @@ class Passing(Protocol):
     """Provides host memory for arrays on devices."""
 
     def add(self, array: CudaArray, *, read: bool, written: bool) -> Array:
-        """Returns uninitialised memory of the shape and dtype of `array`.
+        """Returns uninitialised memory of the shape and dtype of `array`. ValueError if its stream is being captured.
 
         `read`: the operation may read it, after it has got the content of `array`. `written`: the operation may write
         it, and what it has written is copied to `array`.

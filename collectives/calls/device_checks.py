@@ -60,12 +60,3 @@ def check_memory(array: CudaArray, what: str) -> None:
             f"{what} (address {array.address:#x}) is not memory of a CUDA device: its owner may have freed it, or it "
             "is host memory"
         )
-
-
-def refuse_capture(x: CudaArray) -> None:
-    """ValueError if the stream of `x` is being captured, for a call that runs through host memory."""
-    if _engine.is_capturing(x.stream, x.device):
-        raise ValueError(
-            "the stream is being captured into a graph, but the call runs through host memory, which no graph "
-            "contains: see explain"
-        )

@@ -19,7 +19,6 @@ from collectives.arrays.array import Array
 from collectives.arrays.cuda import CudaArray, on_cuda
 from collectives.arrays.twin import Twin
 from collectives.calls.call import Call, Exchange, Ready
-from collectives.calls.device_checks import refuse_capture
 from collectives.calls.moves import Calls
 from collectives.calls.pinned_memory import Block, Memory, PinnedMemory
 from collectives.calls.targets import overlap
@@ -54,8 +53,6 @@ class PassingCalls:
         most = max(array.nbytes for array in arrays) * (size if build.__name__ in _GATHERS else 1)
         if most < SMALLEST or any(_engine.cuda_memory(array.address)[0] != "cuda" for array in arrays):
             return None
-        for array in arrays:
-            refuse_capture(array)
         passing = Passing(self.memory)
         given, made = (
             one if array is None else Twin(array, passing) for one, array in zip((x, out), found, strict=True)
@@ -85,6 +82,7 @@ class Passing:
         self._arrays: Final[list[_Array]] = []
 
     def add(self, array: CudaArray, *, read: bool, written: bool) -> Array:
+        cuda.refuse_capture(array)
         if array.nbytes == 0:
             return np.empty(array.shape, array.dtype)
         block = self._memory.take(array.nbytes, array.device)

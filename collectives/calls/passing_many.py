@@ -22,7 +22,7 @@ from collectives.arrays import cuda
 from collectives.arrays.array import Array, Target
 from collectives.arrays.cuda import CudaArray, on_cuda
 from collectives.calls.call import Call
-from collectives.calls.device_checks import check_apart, refuse_capture
+from collectives.calls.device_checks import check_apart
 from collectives.calls.fusion import BUCKET, Fusion, Many, Part
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.part_way import PartWay
@@ -61,7 +61,7 @@ class PassingMany:
         if pairs is None:
             return None
         for array in {array.stream: array for pair in pairs for array in pair}.values():
-            refuse_capture(array)
+            cuda.refuse_capture(array)
         check_apart(pairs)
         deadline = self._calls.limit(timeout)
         plan = self._fusion.plan(tuple((x.shape, x.dtype) for x, _ in pairs), op, bucket_bytes, algorithm)

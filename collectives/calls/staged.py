@@ -20,7 +20,7 @@ from collectives.arrays import cuda
 from collectives.arrays.array import check_counts, check_rank
 from collectives.arrays.cuda import CudaArray
 from collectives.calls import slices
-from collectives.calls.device_checks import check_memory, refuse_capture
+from collectives.calls.device_checks import check_memory
 from collectives.calls.external import ARGUMENTS
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.op import identity_of
@@ -75,7 +75,7 @@ class StagedCalls:
         if array.nbytes * (calls.size if gathers else 1) < SMALLEST:
             return None
         deadline = calls.limit(timeout)
-        refuse_capture(array)
+        cuda.refuse_capture(array)
         made = target(name, array, out, at, array.stream, calls.rank, calls.size)
         if name == "broadcast":
             given, made = (array, None) if at == calls.rank else (None, array)
@@ -117,7 +117,7 @@ class StagedCalls:
         array = cuda.reading(x, moved=not reduces)
         if not array.shape:
             raise ValueError(f"{name} divides the first axis of x, but x has shape ()")
-        refuse_capture(array)
+        cuda.refuse_capture(array)
         if reduces:
             rows = check_counts(args[0], calls.size, array.shape[0]).tolist()
             if array.nbytes < SMALLEST:

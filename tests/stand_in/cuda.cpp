@@ -598,6 +598,10 @@ EXPORT int stand_in_launch(void* stream) {
 EXPORT int stand_in_synchronize(void* stream) {
     Stream* const found = find_stream(stream);
     if (found == nullptr) return 400;
+    if (found->capture != 0) {  // which this ends, as in the driver
+        found->capture = 2;
+        return 900;
+    }
     found->synchronize();
     return 0;
 }

@@ -23,6 +23,7 @@ def captured() -> None:
         stream = Stream()
         x, y = cupy.asarray(np.zeros(4, np.float32)), cupy.asarray(np.zeros(4, np.float32))
         every, got = cupy.asarray(np.zeros((SIZE, 4), np.float32)), cupy.asarray(np.zeros(4, np.float32))
+        small = cupy.asarray(np.zeros(4, np.int16))  # which NCCL does not reduce
         with stream:
             before = len(engines(comm))
             stream.begin_capture()
@@ -32,6 +33,11 @@ def captured() -> None:
             if ON_STAND_IN:  # CuPy itself refuses to allocate
                 with raises(ValueError, "give out="):
                     comm.allreduce(x)
+            for array, op in ((small, "sum"), (x, np.add)):
+                with raises(ValueError, "captured", "host memory"):
+                    comm.allreduce(array, op)
+            with raises(ValueError, "captured", "host memory"):
+                comm.scan(x)
             with raises(ValueError, "before the graph is launched"):
                 comm.synchronize(stream)
             graph = stream.end_capture()

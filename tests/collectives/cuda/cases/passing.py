@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 import collectives
-from collectives import CollectiveError, OpTimeout, PeerLost, Status
+from collectives import Aborted, CollectiveError, OpTimeout, PeerLost, Status
 from collectives.calls import passing_many
 from collectives.calls.moves import Deadline
 from collectives.calls.passing import PassingCalls
@@ -344,10 +344,27 @@ def mixed_in_background() -> None:
             np.testing.assert_array_equal(host(work.wait()), np.sum(inputs, axis=0))
         if ON_DEVICE:
             stream = Stream()
+            small, pair, large = array(np.ones(4)), array(np.ones(SIZE)), array(np.ones((SIZE, 1 << 20)))
             stream.begin_capture()
-            with raises(ValueError, "captured"), stream:
-                comm.allreduce(x)
-            stream.end_capture()
+            with stream:
+                for refused in (
+                    lambda: comm.allreduce(x),
+                    lambda: comm.allreduce(small),
+                    lambda: comm.allreduce(small, np.add),
+                    lambda: comm.allreduce(np.ones(4), out=small),
+                    lambda: comm.allreduce_many([small, small]),
+                    lambda: comm.recv(small, 1),
+                ):
+                    with raises(ValueError, "captured"):
+                        refused()
+                for rows in (pair, large):
+                    with raises(ValueError, "captured"):  # and not before the other rank can learn of it
+                        comm.scatter(rows)
+            stream.end_capture()  # the capture itself is not lost
+        else:
+            for _ in range(2):
+                with raises(Aborted, "rank 0"):
+                    comm.scatter(None)
         comm.barrier()
     assert registered() <= 1, registered()  # the gate's
 
