@@ -19,8 +19,12 @@ pass errors on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Final
+
+_A_RANK: Final = re.compile(r"\brank \d")
+_A_DEVICE: Final = re.compile(r"\bdevice \d")
 
 
 class CollectiveError(RuntimeError):
@@ -111,7 +115,12 @@ class TransportUnavailable(CollectiveError):
     """
 
 
-def of_rank(rank: int, error: TransportUnavailable) -> TransportUnavailable:
-    """Returns the same error with the rank on which it occurred, or `error` itself if it names a rank."""
+def name_rank(rank: int, error: Exception, device: int | None = None) -> None:
+    """Put the rank on which `error` occurred before its text, and the device if one is given.
+
+    A text that names a rank stays as it is. A device is not added to a text that names one.
+    """
     text = str(error)
-    return error if "rank " in text else type(error)(f"rank {rank}: {text}")
+    if _A_RANK.search(text) is None:
+        where = "" if device is None or _A_DEVICE.search(text) else f", device {device}"
+        error.args = (f"rank {rank}{where}: {text}",)

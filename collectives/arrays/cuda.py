@@ -61,6 +61,14 @@ def on_cuda(x: object) -> bool:
     return type(x) is not np.ndarray and (is_device_array(x) or dlpack.is_cuda(x))
 
 
+def device_of(x: object) -> int | None:
+    """Returns the number of the device of `x`, as `x` itself says it; None if it does not, or is not on a device."""
+    if not on_cuda(x):
+        return None
+    where = getattr(x, "__dlpack_device__", None)
+    return _said_by(x) if where is None else int(where()[1])
+
+
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> CudaArray:
     """Returns `x` as a `CudaArray` for reading. `moved`: the collective only moves the elements.
 
@@ -266,7 +274,7 @@ def _of_interface(x: Any, name: str, moved: bool, written: bool, library: str) -
     check_array(dtype, name, moved)
     address, read_only = interface["data"]
     if written and read_only:
-        raise ValueError(f"{name} is read-only")
+        raise ValueError(f"{name} is read-only: give an array that can be written")
     if interface.get("mask") is not None:
         raise TypeError(f"{name} is masked: give its data and its mask each for itself")
     _check_strides(shape, interface.get("strides"), dtype.itemsize, name)
@@ -285,13 +293,21 @@ def _of_dlpack(x: Any, name: str, moved: bool, written: bool) -> CudaArray:
     tensor = dlpack.exported(x, LEGACY, name)
     check_array(tensor.dtype, name, moved)
     if written and tensor.read_only:
-        raise ValueError(f"{name} is read-only")
+        raise ValueError(f"{name} is read-only: give an array that can be written")
     _check_strides(tensor.shape, tensor.strides, tensor.dtype.itemsize, name)
     return CudaArray(tensor.address, tensor.shape, tensor.dtype, tensor.device, LEGACY, x, tensor.capsule)
 
 
 def _device(x: Any, address: int) -> int:
     """The number of the device: the array's own word for it, or what the driver knows about the address."""
+    said = _said_by(x)
+    if said is not None:
+        return said
+    kind, number = _engine.cuda_memory(address or 0)
+    return number if kind == "cuda" else 0
+
+
+def _said_by(x: Any) -> int | None:
     device = getattr(x, "device", None)
     if isinstance(device, int):
         return device
@@ -299,8 +315,7 @@ def _device(x: Any, address: int) -> int:
         number = getattr(device, name, None)
         if isinstance(number, int):
             return number
-    kind, number = _engine.cuda_memory(address or 0)
-    return number if kind == "cuda" else 0
+    return None
 
 
 def _check_strides(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int, name: str) -> None:

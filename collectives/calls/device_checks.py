@@ -58,5 +58,5 @@ def check_memory(array: CudaArray, what: str) -> None:
     if array.nbytes and _engine.cuda_memory(array.address)[0] != "cuda":
         raise ValueError(
             f"{what} (address {array.address:#x}) is not memory of a CUDA device: its owner may have freed it, or it "
-            "is host memory"
+            f"is host memory; give an array on device {array.device}"
         )

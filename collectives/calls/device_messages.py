@@ -54,7 +54,9 @@ def message(
     if given is not None and into is not None:
         check_devices([given, into], calls.rank)
         if overlap(given, into):
-            raise ValueError("x and out share memory, but sendrecv on a device does not work like that")
+            raise ValueError(
+                "x and out share memory, but sendrecv on a device does not work like that: give separate arrays"
+            )
     handle = one.stream if stream is None else cuda.handle_of(stream)
     streams.formed(one.device, handle, deadline)  # raises for another device
     operations, planned = [], list[Piece]()

@@ -182,7 +182,7 @@ class LeaderCalls:
 
     def _refuse_host(self, name: str, out: Any, stream: Any) -> None:
         if self.alone and name != "barrier":
-            raise only_on_devices(ENGINE)
+            raise only_on_devices(ENGINE, self._calls.rank)
         if self._nccl is not None:  # which refuses the rest
             return
         if stream is not None:

@@ -344,7 +344,7 @@ class DeviceCalls:
         if stream is not None:
             raise ValueError("stream is given, but x is not on a CUDA device")
         if self._streams.alone and name != "barrier":
-            raise only_on_devices(ENGINE)
+            raise only_on_devices(ENGINE, self._calls.rank)
         if not self._streams.without and out is not None and cuda.on_cuda(out):
             raise ValueError("out is on a CUDA device and x is in host memory: give x on the same device")
 

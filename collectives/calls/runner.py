@@ -14,6 +14,7 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
+from collectives.arrays import cuda
 from collectives.arrays.array import Array, Dtype, check_number, check_timeout
 from collectives.arrays.cuda import on_cuda
 from collectives.arrays.wire import AUTO, WireChoice, WireName
@@ -48,7 +49,7 @@ from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.engines import Engine
 from collectives.native import _engine
 from collectives.native._engine import Group, Repeater
-from collectives.native.errors import OpTimeout, TransportUnavailable, of_rank
+from collectives.native.errors import OpTimeout, TransportUnavailable, name_rank
 from collectives.native.spelling import hint
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
@@ -92,6 +93,7 @@ class Runner:
         self.engines = Engines((), self.calls)
         self.streams: StreamCalls | None = None  # None: no array is on a device that this process can use
         self.leading: LeaderCalls | None = None  # None: no rank leads calls on a device
+        self.why_no_device: Callable[[], str] = lambda: "it is closed"  # why neither of both is there
         self._on_device: DeviceCalls | None = None
         # The rest is made when it is first needed, so that a communicator that makes few kinds of calls is small.
         self._forms: Final = forms
@@ -135,10 +137,15 @@ class Runner:
                 raise ValueError(f"NCCL has no {kind!r}{hint(kind, KINDS)}; there are {', '.join(KINDS)}")
         with self.gate:
             if self.leading is None and self.streams is None:
-                raise TransportUnavailable("this process uses no CUDA device: collectives doctor says why")
+                raise TransportUnavailable(
+                    f"rank {self.calls.rank}: this process uses no CUDA device: {self.why_no_device()}"
+                )
             number = _engine.current_cuda_device() if device is None else check_number(device, "device")
             if number is None:
-                raise ValueError("this thread uses no CUDA device: give device=, or choose one by cupy or torch before")
+                raise ValueError(
+                    f"rank {self.calls.rank}: this thread uses no CUDA device: give device=, or choose one by cupy or "
+                    "torch before"
+                )
             deadline = self.calls.limit(timeout)
             if self.leading is not None and self.leading.connect(number, deadline):
                 self.leading.compile(dtype, op)
@@ -165,8 +172,15 @@ class Runner:
         """
         try:
             return self._prepared(build, x, out, timeout, *args, stream=stream)
-        except TransportUnavailable as error:
-            raise of_rank(self.calls.rank, error) from error.__cause__
+        except (TransportUnavailable, TypeError, ValueError) as error:
+            self._name_rank(error, stream, x, out)
+            raise
+
+    def _name_rank(self, error: Exception, stream: Any, *arrays: Any) -> None:
+        """Adds this rank and the device to an error about arrays on a device, or about their stream."""
+        on_device = [x for x in arrays if on_cuda(x)]
+        if on_device or stream is not None or isinstance(error, TransportUnavailable):
+            name_rank(self.calls.rank, error, cuda.device_of(on_device[0]) if on_device else None)
 
     def _prepared(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any) -> Ready:
         external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
@@ -181,7 +195,7 @@ class Runner:
                 return led
         if self._on_device is None:
             if stream is not None:
-                raise ValueError("stream is given, but this process uses no CUDA device: collectives doctor says why")
+                raise ValueError(f"stream is given, but this process uses no CUDA device: {self.why_no_device()}")
         elif type(x) is not np.ndarray or out is not None or stream is not None or self._on_device.alone:
             streamed = self._on_device.prepare(build.__name__, x, out, timeout, args, stream)
             if streamed is not None:
@@ -413,27 +427,34 @@ class Runner:
             self._made_fusion = Fusion(self.reductions, self._memory)
         return self._made_fusion
 
-    def _many_on_device(self, stream: Any, arrays: Any, out: Any, timeout: float | None, *args: Any) -> Any:
+    def _many_on_device(self, stream: Any, arrays: Any, *args: Any) -> Any:
         """The allreduce of a list of arrays, prepared for NCCL; None if it runs on host memory."""
-        found = [on_cuda(x) for x in arrays] if isinstance(arrays, list | tuple) else []
+        try:
+            return self._many_streamed(stream, arrays, *args)
+        except (TransportUnavailable, TypeError, ValueError) as error:
+            self._name_rank(error, stream, *_listed(arrays))
+            raise
+
+    def _many_streamed(self, stream: Any, arrays: Any, out: Any, timeout: float | None, *args: Any) -> Any:
+        found = [on_cuda(x) for x in _listed(arrays)]
         if not any(found):
             if stream is not None:
                 raise ValueError("stream is given, but the arrays are not on a CUDA device")
             for transport, calls in ((LEADER, self.leading), (NCCL, self._on_device)):
                 if calls is not None and calls.alone:
-                    raise only_on_devices(transport, "the arrays are")
+                    raise only_on_devices(transport, self.calls.rank, "the arrays are")
             return None
         if not all(found):
-            raise ValueError(f"array {found.index(False)} of the list is in host memory, and others on a CUDA device")
+            raise ValueError(
+                f"array {found.index(False)} of the list is in host memory, and others on a CUDA device: give all on "
+                "one device"
+            )
         if self.leading is not None:
             self.leading.check_elsewhere("it does not run allreduce_many", stream)
         if self._on_device is None:
             return None
         op, _, algorithm = args
-        try:
-            return self._on_device.many(arrays, out, timeout, op, algorithm, stream)
-        except TransportUnavailable as error:
-            raise of_rank(self.calls.rank, error) from error.__cause__
+        return self._on_device.many(arrays, out, timeout, op, algorithm, stream)
 
     def run_many(self, stream: Any, *args: Any) -> list[Any]:
         """Runs an allreduce of a list of arrays on this thread; `args` are the arguments of `Fusion.prepare`."""
@@ -452,13 +473,17 @@ class Runner:
 
     def _prepared_many(self, arrays: Any, *args: Any) -> AnyMany:
         """The allreduce of a list of arrays through host memory. `args`: the other arguments of `Fusion.prepare`."""
-        if isinstance(arrays, list | tuple) and arrays and on_cuda(arrays[0]):
-            if self._made_passing_many is None:
-                self._made_passing_many = PassingMany(self.calls, self._fusion, self._passing.memory)
-            passing = self._made_passing_many.prepare(arrays, *args)
-            if passing is not None:
-                return passing
-        return self._fusion.prepare(arrays, *args)
+        try:
+            if any(map(on_cuda, _listed(arrays)[:1])):
+                if self._made_passing_many is None:
+                    self._made_passing_many = PassingMany(self.calls, self._fusion, self._passing.memory)
+                passing = self._made_passing_many.prepare(arrays, *args)
+                if passing is not None:
+                    return passing
+            return self._fusion.prepare(arrays, *args)
+        except (TransportUnavailable, TypeError, ValueError) as error:
+            self._name_rank(error, None, *_listed(arrays))
+            raise
 
     def _run_many(self, many: AnyMany) -> list[Any]:
         with self._part_way(many) as parts:
@@ -569,3 +594,7 @@ class Runner:
             repeater, keys = self._repeater(build.__name__, x, out), (*args, *more)
             _engine.remember(repeater, x, keys, out is x, call.operation, wants, result)
         return call
+
+
+def _listed(arrays: Any) -> Sequence[Any]:
+    return arrays if isinstance(arrays, list | tuple) else ()

@@ -29,11 +29,11 @@ def another_device(device: int, used: int | None, rank: int) -> ValueError:
     )
 
 
-def only_on_devices(transport: str, what: str = "x is") -> TypeError:
+def only_on_devices(transport: str, rank: int, what: str = "x is") -> TypeError:
     """Returns the error for arrays in host memory on a communicator of this transport, which only runs device calls."""
     return TypeError(
-        f'{what} in host memory, but this communicator was made with transport="{transport}": give an array on a CUDA '
-        'device, or make the communicator with transport="auto"'
+        f'rank {rank}: {what} in host memory, but this communicator was made with transport="{transport}": give an '
+        'array on a CUDA device, or make the communicator with transport="auto"'
     )
 
 
@@ -66,10 +66,10 @@ def output(name: str, x: CudaArray, out: Any, shape: tuple[int, ...], stream: in
             f"out has shape {found.shape} and dtype {found.dtype}, but the result has {shape} and {x.dtype}"
         )
     if found.device != x.device:
-        raise ValueError(f"x is on device {x.device} and out on device {found.device}")
+        raise ValueError(f"x is on device {x.device} and out on device {found.device}: give both on one device")
     same = found.address == x.address and name in _IN_PLACE
     if not same and overlap(x, found):
-        raise ValueError(f"x and out share memory, but {name} does not work like that")
+        raise ValueError(f"x and out share memory, but {name} does not work like that: give separate arrays")
     return found
 
 

@@ -34,7 +34,7 @@ from collectives.calls.runner import Runner
 from collectives.calls.streamed import StreamCalls
 from collectives.core import leader, recorded
 from collectives.core.completion import Completion
-from collectives.core.explaining import explain, explain_cuda, wire_lines
+from collectives.core.explaining import explain, explain_cuda, why_no_device, wire_lines
 from collectives.core.family import Origin, separate
 from collectives.core.hierarchy import levels
 from collectives.core.links import Linked, Policy
@@ -46,7 +46,7 @@ from collectives.core.reductions import Reductions
 from collectives.engines import Engine
 from collectives.native import _engine
 from collectives.native._engine import Group, Repeating
-from collectives.native.errors import CollectiveError, TransportUnavailable, of_rank
+from collectives.native.errors import CollectiveError, TransportUnavailable, name_rank
 from collectives.schedule.table import Table
 
 Seconds: TypeAlias = "float | None"
@@ -253,7 +253,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             try:
                 return DeviceArray(extents, kind, device_of(where))
             except TransportUnavailable as error:
-                raise of_rank(self._rank, error) from None
+                name_rank(self._rank, error)
+                raise
         return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
 
     def dump(self) -> dict[str, Any]:
@@ -444,6 +445,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     def _use_streams(self) -> None:
         """Let NCCL, or a leader, run calls on arrays in CUDA memory, if all ranks can use it."""
+        self._runner.why_no_device = partial(why_no_device, self._linked)
         if not self._linked.without.get(ENGINE, "unknown"):
             former = Former(self._linked, self._calls, self._origin)
             alone = self._origin.policy.transport == ENGINE

@@ -27,6 +27,7 @@ from collectives.schedule.conditions import collective as contract
 from collectives.schedule.layout import Layout
 from collectives.schedule.select import Choice, ladder
 from collectives.schedule.table import ANY_SIZE, WIRED, Row
+from collectives.transports import registry as transports
 from collectives.transports.leader import mps
 
 
@@ -199,6 +200,15 @@ def _named(streams: StreamCalls | None, linked: Linked, collective: str, dtype: 
     made = "" if streams.device is None else f", on device {streams.device}"
     reduced = ", and kernels reduce" if _op_of(collective) else ""
     return f"  on CUDA     {algorithm}: NCCL carries its messages in {rounds} rounds{reduced}{made}"
+
+
+def why_no_device(linked: Linked) -> str:
+    """Returns why this group has no engine for arrays in CUDA memory: what this process lacks, or what others lack."""
+    reasons = {
+        engine: transports.library(engine).available() or linked.without.get(engine) or "it is closed"
+        for engine in (LEADER, ENGINE)
+    }
+    return "; ".join(dict.fromkeys(reasons.values()))
 
 
 def _refusals(against: Mapping[str, str], *engines: str) -> list[str]:

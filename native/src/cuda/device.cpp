@@ -116,9 +116,11 @@ void check_on_device(Pointer address, std::size_t bytes, int device, const char*
     const Place place = place_of(address);
     const std::string where = std::string(what) + " (address " + address_text(address) + ")";
     if (place.type == MemoryType::unknown || (place.type == MemoryType::host && !place.is_managed)) {
-        throw Error(
-            ErrorKind::invalid,
-            where + " is not memory of a CUDA device: its owner may have freed it, or it is host memory");
+        throw Error(ErrorKind::invalid,
+                    where +
+                        " is not memory of a CUDA device: its owner may have freed it, or it is host memory; "
+                        "give an array on device " +
+                        std::to_string(device));
     }
     if (!place.is_managed && place.device != device) {
         throw Error(ErrorKind::invalid, where + " is memory of device " + std::to_string(place.device) +

@@ -12,9 +12,10 @@ void check_stream(StreamHandle stream, const PrimaryContext& context) {
         Context owner = nullptr;
         check(api.stream_get_context(stream, &owner), "cuStreamGetCtx", context.device());
         if (owner != context.handle()) {
-            throw Error(ErrorKind::invalid, "the stream is not one of device " +
-                                                std::to_string(context.device()) +
-                                                "'s primary context, which has the arrays of the call");
+            throw Error(ErrorKind::invalid,
+                        "the stream is not one of device " + std::to_string(context.device()) +
+                            "'s primary context, which has the arrays of the call: give one "
+                            "that was made on this device");
         }
     }
 }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 import pytest
@@ -34,3 +35,8 @@ def raises(kind: type[BaseException] | tuple[type[BaseException], ...], *parts: 
         yield
     for part in parts:
         assert part in str(caught.value), f"{part!r} is not in {caught.value}"
+
+
+def refused(kind: type[Exception], *parts: str) -> AbstractContextManager[None]:
+    """`raises` of an error that names this rank."""
+    return raises(kind, f"rank {os.environ['COLLECTIVES_RANK']}", *parts)

@@ -159,3 +159,24 @@ def test_packages_of_cupy(installed: list[str], driver: int, text: str | None) -
     problems = cupy_problems(installed, driver)
     assert len(problems) == (text is not None)
     assert all(text is not None and text in one.text for one in problems)
+
+
+@pytest.mark.parametrize(
+    ("broken", "variables", "why"),
+    [
+        (True, {}, "libcuda.so.1"),
+        (False, {"CUDA_VISIBLE_DEVICES": "-1"}, "no CUDA device is visible: CUDA_VISIBLE_DEVICES is '-1'"),
+    ],
+    ids=["no driver", "no visible device"],
+)
+def test_a_process_without_a_device_says_why(
+    broken: bool, variables: dict[str, str], why: str, stand_in: StandIn, tmp_path: Path
+) -> None:
+    program = "import collectives\nfor options in ({'transport': 'nccl'}, {}):\n"
+    program += "  try:\n    with collectives.init(rank=0, size=1, **options) as comm: comm.prepare()\n"
+    program += "  except collectives.TransportUnavailable as e: print(e)"
+    (tmp_path / "libcuda.so.1").touch()
+    folder = tmp_path if broken else stand_in.folder
+    refused, unprepared = python(program, LD_LIBRARY_PATH=str(folder), **variables).splitlines()
+    assert "nccl" in refused and why in refused, refused
+    assert unprepared.startswith("rank 0: this process uses no CUDA device: ") and why in unprepared, unprepared
