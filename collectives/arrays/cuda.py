@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,10 @@ _ALLOCATES: Final = ("cupy", "torch", "numba")  # libraries of which new arrays 
 _UNCHANGING: Final = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
 _IN_ORDER: Final = ("cupy", "torch")  # libraries that give memory again in the order of a stream
 LEGACY: Final = 1  # the number of the default stream in `__cuda_array_interface__` and DLPack
+
+
+class NoRoom(TransportUnavailable):
+    """The memory of this rank's device is full, so there is no array for a result. Other ranks do not know it."""
 
 
 class CudaArray(NamedTuple):
@@ -86,11 +91,11 @@ def fresh(like: CudaArray, shape: tuple[int, ...], stream: int) -> CudaArray:
     """Returns a new array for a result that `stream` writes: on the device of `like`, of its library and dtype.
 
     Raises TypeError if no arrays of this library (such as CuPy) can be made here. Raises ValueError if `stream` is
-    being captured, and the graph would not keep the new memory.
+    being captured, and the graph would not keep the new memory. Raises NoRoom if the device's memory is full.
     """
     library = _library(like.origin)
     if isinstance(like.origin, DeviceArray):
-        return reading(DeviceArray(shape, like.dtype, like.device), "out", moved=True)
+        return _own(shape, like.dtype, like.device)
     if library not in _ALLOCATES:
         raise TypeError(f"x is a device array of {library!r}, of which no new ones can be made here: give out=")
     if library != "torch" and _engine.is_capturing(stream, like.device):
@@ -99,10 +104,18 @@ def fresh(like: CudaArray, shape: tuple[int, ...], stream: int) -> CudaArray:
     return _new(library, shape, dtype, like.device, stream)
 
 
+def _own(shape: tuple[int, ...], dtype: Dtype, device: int) -> CudaArray:
+    """A new array of this library."""
+    try:
+        return reading(DeviceArray(shape, dtype, device), "out", moved=True)
+    except TransportUnavailable as error:
+        raise NoRoom(str(error)) from error
+
+
 def new(library: str, shape: tuple[int, ...], dtype: Dtype, device: int, stream: int) -> CudaArray:
     """Returns a new array of the library with the name `library`, which it imports.
 
-    The array is not initialised. Work in `stream` is to write it.
+    The array is not initialised. Work in `stream` is to write it. Raises NoRoom if the device's memory is full.
     """
     import_module("numba.cuda" if library == "numba" else library)
     own: Any = torch.kind_of(dtype) if library == "torch" else dtype
@@ -117,12 +130,22 @@ def current_stream(library: str, device: int) -> int:
 
 
 def _new(library: str, shape: tuple[int, ...], dtype: Any, device: int, stream: int) -> CudaArray:
-    try:
+    with allocating(library, shape, device):
         return _allocated(library, shape, dtype, device)
+
+
+@contextmanager
+def allocating(library: str, shape: tuple[int, ...], device: int | None) -> Iterator[None]:
+    """Returns a context manager: if there is no memory for what the `with` block allocates by `library`, raises NoRoom.
+
+    `shape`: of the result for which the block allocates memory.
+    """
+    try:
+        yield
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        raise TransportUnavailable(
+        raise NoRoom(
             f"device {device} has no memory left for a result of shape {shape}: give out=, free arrays, or empty the "
             f"memory pool of {library} ({error})"
         ) from error

@@ -75,19 +75,22 @@ def check_makes(x: Any, name: str) -> None:
 
 
 def like(host: npt.NDArray[Any], x: Any) -> Any:
-    """Returns a new array with the elements of `host`, on the device of `x` and of the same library (such as CuPy)."""
+    """Returns a new array with the elements of `host`, on the device of `x` and of the same library (such as CuPy).
+
+    Raises TransportUnavailable if the device's memory is full.
+    """
     if isinstance(x, DeviceArray):
         made = DeviceArray(host.shape, host.dtype, x.device)
         _copy(cuda.writing(made, moved=True), host, to_host=False)
         return made
-    match library_of(type(x)):
-        case "cupy":
+    library = library_of(type(x))
+    with cuda.allocating(library, host.shape, cuda.device_of(x)):
+        if library == "cupy":
             with x.device:
                 return sys.modules["cupy"].asarray(host)
-        case "torch":
+        if library == "torch":
             return torch.tensor_of(host).to(x.device)
-        case _:
-            return sys.modules["numba.cuda"].to_device(host)
+        return sys.modules["numba.cuda"].to_device(host)
 
 
 def fill(x: Any, host: npt.NDArray[Any], name: str) -> None:

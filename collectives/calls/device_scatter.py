@@ -70,6 +70,8 @@ def scatter(
         return calls.scatter_data(header, name, inp, x, root, on_host, deadline)
     is_root = root == calls.rank
     device = inp.device if is_root else _engine.current_cuda_device()
+    if device is None:
+        device = streams.device
     wrong: Exception | None = None
     handle = cuda.LEGACY
     if device is None:

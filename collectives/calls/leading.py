@@ -204,12 +204,11 @@ class LeaderCalls:
         if self._nccl is None and stream is not None:
             raise ValueError(f"stream is given, but the call runs on a copy in host memory: {reason}")
 
-    def _compare(self, device: int, stream: int, deadline: Deadline) -> None:
-        wrong: Exception | None = None
+    def _compare(self, device: int, stream: int, deadline: Deadline, wrong: Exception | None = None) -> None:
         try:
             _engine.check_cuda_stream(stream, device)
         except (CollectiveError, ValueError) as error:
-            wrong = error
+            wrong = wrong or error
         compared = self._form.compare(device, wrong, deadline)
         self._shared = compared.shared
         self._without = compared.against
@@ -259,14 +258,17 @@ class LeaderCalls:
         )
         return LeaderCall(self, native, x, out, stream, deadline, cuda.ordered_apart((x, out), stream))
 
-    def connect(self, device: int, deadline: Deadline) -> bool:
+    def connect(self, device: int, deadline: Deadline, wrong: Exception | None = None) -> bool:
         """Forms the leader engine, if calls need it, as the first call would do; waits for the other ranks.
 
-        Returns whether a leader, and not NCCL, runs calls.
+        Returns whether a leader, and not NCCL, runs calls. `wrong`: the error in this rank's call, which is raised.
+        Ranks that wait here for this rank raise Aborted.
         """
         if self._shared is None and not self._without:
-            self._compare(device, cuda.LEGACY, deadline)
+            self._compare(device, cuda.LEGACY, deadline, wrong)
         leads = not self._without and (self._shared or self._nccl is None)
+        if leads and wrong is not None:
+            raise wrong
         return leads and not self._formed(device, deadline)
 
     def compile(self, dtype: Dtype, op: str) -> None:

@@ -49,7 +49,7 @@ from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.engines import Engine
 from collectives.native import _engine
 from collectives.native._engine import Group, Repeater
-from collectives.native.errors import OpTimeout, TransportUnavailable, name_rank
+from collectives.native.errors import CollectiveError, OpTimeout, TransportUnavailable, name_rank
 from collectives.native.spelling import hint
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
@@ -140,22 +140,41 @@ class Runner:
                 raise TransportUnavailable(
                     f"rank {self.calls.rank}: this process uses no CUDA device: {self.why_no_device()}"
                 )
-            number = _engine.current_cuda_device() if device is None else check_number(device, "device")
-            if number is None:
-                raise ValueError(
-                    f"rank {self.calls.rank}: this thread uses no CUDA device: give device=, or choose one by cupy or "
-                    "torch before"
-                )
+            number, wrong = 0, None
+            try:
+                number = self._device(device)
+            except (TypeError, ValueError) as error:
+                wrong = error  # which other ranks, that wait for this one, learn, too
             deadline = self.calls.limit(timeout)
-            if self.leading is not None and self.leading.connect(number, deadline):
+            if self.leading is not None and self.leading.connect(number, deadline, wrong):
                 self.leading.compile(dtype, op)
                 others = [kind for kind in kinds if kind not in LED]
                 if others and self.streams is not None:
                     self.streams.connect(others, number, deadline, needed=False)
                 return
             if self.streams is None:
+                if wrong is not None:
+                    raise wrong
                 raise TransportUnavailable("this communicator uses no NCCL, and no rank leads: see explain")
-            self.streams.connect(kinds, number, deadline)
+            self.streams.connect(kinds, number, deadline, wrong)
+
+    def _device(self, device: Any) -> int:
+        """Returns the number of the device that this rank is to use: `device`, or if it is None, the one in use now."""
+        if device is None:
+            engines = (calls.device for calls in (self.leading, self.streams) if calls is not None)
+            used = [_engine.current_cuda_device(), *engines]
+            found = next((number for number in used if number is not None), None)
+            if found is None:
+                raise ValueError("this thread uses no CUDA device: give device=, or choose one by cupy or torch before")
+            return found
+        number = check_number(device, "device")
+        try:
+            count = len(_engine.cuda_devices())
+        except CollectiveError:  # of which ranks learn when they compare their devices
+            return number
+        if not 0 <= number < count:
+            raise ValueError(f"there is no device {number}: this process has {count}, see CUDA_VISIBLE_DEVICES")
+        return number
 
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Runs, on this thread, the call that `build(*args, **kwargs)` checks and prepares; returns its result."""
@@ -173,14 +192,19 @@ class Runner:
         try:
             return self._prepared(build, x, out, timeout, *args, stream=stream)
         except (TransportUnavailable, TypeError, ValueError) as error:
-            self._name_rank(error, stream, x, out)
+            self._not_prepared(error, stream, x, out)
             raise
 
-    def _name_rank(self, error: Exception, stream: Any, *arrays: Any) -> None:
-        """Adds this rank and the device to an error about arrays on a device, or about their stream."""
+    def _not_prepared(self, error: Exception, stream: Any, *arrays: Any) -> None:
+        """Adds this rank and the device to an error about arrays on a device, or about their stream.
+
+        If the device has no memory for a result, other ranks, which may have begun the call, learn of it, too.
+        """
         on_device = [x for x in arrays if on_cuda(x)]
         if on_device or stream is not None or isinstance(error, TransportUnavailable):
             name_rank(self.calls.rank, error, cuda.device_of(on_device[0]) if on_device else None)
+        if isinstance(error, cuda.NoRoom) and self.calls.size > 1:
+            self._group.abandon("Aborted", str(error))
 
     def _prepared(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any, stream: Any) -> Ready:
         external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
@@ -432,7 +456,7 @@ class Runner:
         try:
             return self._many_streamed(stream, arrays, *args)
         except (TransportUnavailable, TypeError, ValueError) as error:
-            self._name_rank(error, stream, *_listed(arrays))
+            self._not_prepared(error, stream, *_listed(arrays))
             raise
 
     def _many_streamed(self, stream: Any, arrays: Any, out: Any, timeout: float | None, *args: Any) -> Any:
@@ -482,7 +506,7 @@ class Runner:
                     return passing
             return self._fusion.prepare(arrays, *args)
         except (TransportUnavailable, TypeError, ValueError) as error:
-            self._name_rank(error, None, *_listed(arrays))
+            self._not_prepared(error, None, *_listed(arrays))
             raise
 
     def _run_many(self, many: AnyMany) -> list[Any]:

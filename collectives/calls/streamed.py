@@ -220,12 +220,21 @@ class StreamCalls:
             raise another_device(device, self._device, self._calls.rank)
         return self._without
 
-    def connect(self, kinds: Sequence[str], device: int, deadline: Deadline, *, needed: bool = True) -> None:
+    def connect(
+        self,
+        kinds: Sequence[str],
+        device: int,
+        deadline: Deadline,
+        wrong: Exception | None = None,
+        *,
+        needed: bool = True,
+    ) -> None:
         """Make NCCL's communicator, and the connections that NCCL's functions `kinds` need; wait for both.
 
-        If the communicator cannot be made: TransportUnavailable if it is `needed`, else nothing is done.
+        If the communicator cannot be made: TransportUnavailable if it is `needed`, else nothing is done. `wrong`: as in
+        `formed`.
         """
-        against = self.formed(device, cuda.LEGACY, deadline)
+        against = self.formed(device, cuda.LEGACY, deadline, wrong)
         if against and not needed:
             return
         if against or self._member is None:

@@ -101,6 +101,12 @@ def test_a_device_whose_memory_is_full(stand_in: StandIn, tmp_path: Path) -> Non
     succeed(run("full", tmp_path, stand_in.environment(tmp_path), each={1: {"STAND_IN_MOST_MIB": "0"}}))
 
 
+@pytest.mark.parametrize("device", [{}, {"WORKER_DEVICE": "0"}], ids=["NCCL", "leader"])
+@pytest.mark.parametrize("case", ["full_for_a_result", "prepared_without_a_device"])
+def test_what_goes_wrong_on_one_rank(case: str, device: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run(case, tmp_path, {**stand_in.environment(tmp_path), **device}))
+
+
 def test_nccl_alone_needs_it_on_all_ranks(stand_in: StandIn, tmp_path: Path) -> None:
     """Rank 0, which has NCCL, waits for rank 1, which does not join."""
     environment = {**stand_in.environment(tmp_path), "WHY": "cannot be used"}

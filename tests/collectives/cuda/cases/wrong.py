@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 
-from collectives import Aborted, CollectiveError, TransportUnavailable
+import collectives
+from collectives import Aborted, CollectiveError, PeerLost, TransportUnavailable
 from tests.collectives.cuda.by_name import raises, refused
 from tests.collectives.cuda.cases.common import case, start
 from tests.collectives.cuda.runs_on import RANK, SIZE, Device, Stream, cupy
@@ -121,6 +125,50 @@ def full() -> None:
         with raises(CollectiveError, "rank 1"):
             comm.prepare()
     comm.close()
+
+
+@case
+def full_for_a_result() -> None:
+    """Only rank 1's device has no memory for a new result: no other rank is left waiting for it in the call."""
+    for call in ("allreduce", "allreduce_many", "allgatherv"):
+        comm = start(name=call, timeout=30.0)
+        x = cupy.asarray(np.ones(1 << 17))  # 1 MiB
+        comm.allreduce(x, out=x)
+        comm.synchronize()
+        if RANK == 1:
+            os.environ["STAND_IN_MOST_MIB"] = "0"
+            with raises(TransportUnavailable, "device", "no memory left for a result", "give out="):
+                comm.scan(x)  # by way of host memory: the others have their results
+        else:
+            np.testing.assert_array_equal(comm.scan(x).get()[::1000], SIZE * 1.0)
+        begun = time.monotonic()
+        with raises(TransportUnavailable if RANK == 1 else PeerLost, "rank 1: device", "no memory left for a result"):
+            getattr(comm, call)([x] if call.endswith("many") else x)
+            comm.synchronize()
+            comm.barrier()
+        assert time.monotonic() - begun < 5.0
+        os.environ.pop("STAND_IN_MOST_MIB", None)
+        comm.close()
+
+
+@case
+def prepared_without_a_device() -> None:
+    """Rank 1 has chosen no device, or one that is not there: the others learn of it, and the group stays usable."""
+    with start() if RANK != 1 else collectives.init(timeout=20.0) as comm:
+        for device, why in ((None, "uses no CUDA device"), (77, "there is no device 77")):
+            begun = time.monotonic()
+            with raises(ValueError if RANK == 1 else Aborted, "rank 1", why):
+                comm.prepare(device=device if RANK == 1 else None)
+            assert time.monotonic() - begun < 5.0
+        comm.prepare(device=int(os.environ.get("WORKER_DEVICE", RANK)))
+        comm.prepare("broadcast")  # on the device that is in use now
+        if comm.memory()["nccl"]:  # by which scatter runs then, on this device
+            rows = np.arange(SIZE * 2.0).reshape(SIZE, 2)
+            row = comm.scatter(cupy.asarray(rows) if RANK == 0 else None)
+            np.testing.assert_array_equal(row.get(), rows[RANK])
+        with Device(int(os.environ.get("WORKER_DEVICE", RANK))):
+            x = cupy.asarray(np.ones(4))
+            np.testing.assert_array_equal(comm.allreduce(x).get(), np.full(4, SIZE * 1.0))
 
 
 @case

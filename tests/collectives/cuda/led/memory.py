@@ -167,16 +167,19 @@ def no_room_for_a_result() -> None:
         own = comm.empty(1 << 18, "float64", where="cuda")
         out = array(np.zeros(1 << 18, np.float64))
         comm.allreduce(x, out=out)
+        twins = [comm.dup(), comm.dup()]  # a call without room for its result ends its communicator
         os.environ["STAND_IN_MOST_MIB"] = "1"
         for call in (
-            lambda: comm.allreduce(x),
-            lambda: comm.allreduce(own),
+            lambda: twins[0].allreduce(x),
+            lambda: twins[1].allreduce(own),
             lambda: comm.empty(1 << 20, where="cuda"),
         ):
             with raises(TransportUnavailable, f"rank {RANK}: ", "device 0", "free arrays"):
                 call()
         comm.allreduce(x, out=out)
         np.testing.assert_array_equal(out.get()[::1000], SIZE)
+        for twin in twins:
+            twin.close()
 
 
 @case
