@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final, NamedTuple
 
-from collectives.arrays.dtypes import Dtype, dtype_of
+from collectives.arrays.dtypes import Dtype, dtype_of, named
 
 _CUDA: Final = (2, 13)  # kDLCUDA and kDLCUDAManaged
 _READ_ONLY: Final = 1  # a bit of the flags of a versioned export
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 5: "complex"}
-_NAMED: Final = {(4, 16): "bfloat16", (6, 8): "bool"}
+_NAMED: Final = {(4, 16): "bfloat16", (6, 8): "bool", (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2"}
 
 
 class Exported(NamedTuple):
@@ -109,5 +109,5 @@ def _dtype(code: int, bits: int, lanes: int, name: str) -> Dtype:
     if lanes == 1 and code in _KINDS and bits % 8 == 0 and bits:
         return dtype_of(f"{_KINDS[code]}{bits}")
     if lanes == 1 and (code, bits) in _NAMED:
-        return dtype_of(_NAMED[code, bits])
+        return named(_NAMED[code, bits])
     raise TypeError(f"{name} has a dtype that has no name here (DLPack code {code}, {bits} bits): view it as bytes")

@@ -97,7 +97,7 @@ def engine_name(dtype: Dtype) -> str | None:
 def dtype_of(dtype: Any) -> Dtype:
     """Returns the NumPy dtype for `dtype`, a dtype or its name. Raises TypeError if its elements cannot be reduced."""
     try:
-        found = _named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+        found = named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
     except TypeError as error:
         known = dtype_names().values()
         raise TypeError(
@@ -112,8 +112,8 @@ def name_of(dtype: Dtype) -> str:
     return reduced_name(dtype) or moved_name(dtype) or "float0"
 
 
-def _named(name: str) -> Dtype:
-    """The dtype with that name. Raises TypeError if there is none."""
+def named(name: str) -> Dtype:
+    """Returns the dtype with that name, whether it can be reduced or only moved. Raises TypeError if there is none."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     dtype_names()  # importing ml_dtypes makes its names known to NumPy, too
