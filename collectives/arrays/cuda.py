@@ -25,6 +25,7 @@ from collectives.native import _engine
 from collectives.native.errors import TransportUnavailable
 
 _ALLOCATES: Final = ("cupy", "torch", "numba")  # libraries of which new arrays can be made
+_OWN: Final = "collectives"  # this library, whose arrays are DeviceArrays
 # Libraries whose arrays never change, but do not say so when they are exported.
 _UNCHANGING: Final = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
 _IN_ORDER: Final = ("cupy", "torch")  # libraries that give memory again in the order of a stream
@@ -56,9 +57,12 @@ class CudaArray(NamedTuple):
 
     @property
     def library(self) -> str:
-        """The name of the library that makes arrays for results: the user's own if it can make any, else "cupy"."""
+        """The name of the library that makes arrays for results: the user's own if it can make any, else "cupy".
+
+        It is "collectives" for a DeviceArray.
+        """
         found = _library(self.origin)
-        return found if found in _ALLOCATES else "cupy"
+        return found if found in (*_ALLOCATES, _OWN) else "cupy"
 
 
 def on_cuda(x: object) -> bool:
@@ -113,20 +117,34 @@ def _own(shape: tuple[int, ...], dtype: Dtype, device: int) -> CudaArray:
 
 
 def new(library: str, shape: tuple[int, ...], dtype: Dtype, device: int, stream: int) -> CudaArray:
-    """Returns a new array of the library with the name `library`, which it imports.
+    """Returns a new array of the library with the name `library`, which it imports; a DeviceArray if there is none.
 
     The array is not initialised. Work in `stream` is to write it. Raises NoRoom if the device's memory is full.
     """
-    import_module("numba.cuda" if library == "numba" else library)
-    own: Any = torch.kind_of(dtype) if library == "torch" else dtype
-    return _new(library, shape, own, device, stream)
+    if _imported(library) is None:
+        return _own(shape, dtype, device)
+    kind: Any = torch.kind_of(dtype) if library == "torch" else dtype
+    return _new(library, shape, kind, device, stream)
+
+
+def _imported(library: str) -> Any:
+    """The module that makes arrays of this library; None if it is not installed, and for this library."""
+    if library == _OWN:
+        return None
+    try:
+        return import_module("numba.cuda" if library == "numba" else library)
+    except ModuleNotFoundError:
+        return None
 
 
 def current_stream(library: str, device: int) -> int:
     """Returns the handle of the CUDA stream in which the library with this name uses new arrays now."""
+    module = _imported(library) if library in _IN_ORDER else None
+    if module is None:
+        return LEGACY
     if library == "torch":
-        return import_module("torch").cuda.current_stream(device).cuda_stream or LEGACY
-    return (import_module("cupy").cuda.get_current_stream().ptr if library == "cupy" else 0) or LEGACY
+        return module.cuda.current_stream(device).cuda_stream or LEGACY
+    return module.cuda.get_current_stream().ptr or LEGACY
 
 
 def _new(library: str, shape: tuple[int, ...], dtype: Any, device: int, stream: int) -> CudaArray:

@@ -20,7 +20,7 @@ from collectives.arrays.dtypes import FLOAT0, Dtype, dtype_names, moved_names, n
 _MOST_AXES: Final = 64  # NumPy's own limit
 _FIXED: Final = 4  # status, dtype, number of axes, library
 # The libraries of arrays on a device; "": the array is in host memory.
-LIBRARIES: Final = ("", "cupy", "torch", "numba")
+LIBRARIES: Final = ("", "cupy", "torch", "numba", "collectives")
 _LARGEST: Final = 1 << 62
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.collectives.cuda.ranks import run, succeed
 from tests.stand_in.build import StandIn, build_nccl, older_nccl
 
+WITHOUT_CUPY: Final = Path(__file__).with_name("without_cupy.py")
 UNLED: Final = {"COLLECTIVES_NVRTC": "/no/such/file"}  # no rank leads
 
 
@@ -183,6 +184,11 @@ def test_threads_whose_devices_reach_each_other_without_nccl(stand_in: StandIn, 
     """The stand-in refuses what uses another device's memory without peer access."""
     environment = {**stand_in.environment(tmp_path), "STAND_IN_PEERS": "1", "COLLECTIVES_NCCL": "/no/such/file"}
     succeed(run("threads_with_a_leader", tmp_path, environment, size=1))
+
+
+@pytest.mark.parametrize("device", [{}, {"WORKER_DEVICE": "0"}], ids=["NCCL", "leader"])
+def test_without_cupy(device: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("", tmp_path, {**stand_in.environment(tmp_path), **device}, worker=WITHOUT_CUPY))
 
 
 @pytest.mark.parametrize("device", [{}, {"WORKER_DEVICE": "0"}], ids=["NCCL", "leader"])
