@@ -70,7 +70,7 @@ const char* cure_for(Result result) {
         case error_invalid_device:
             return "there is no such device: see nvidia-smi and CUDA_VISIBLE_DEVICES";
         case error_out_of_memory:
-            return "the device's memory is full: free arrays, or empty the memory pool of their library";
+            return cure_for_full_memory;
         case error_not_initialized:
             return "this process was forked from one that uses CUDA: start it by another method (spawn)";
         case error_invalid_handle:

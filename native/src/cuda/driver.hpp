@@ -29,6 +29,10 @@ const std::string& driver_file();
 // that names the reason and the cure.
 const Api& driver();
 
+// What to do when a device has no memory left.
+inline constexpr const char* cure_for_full_memory =
+    "the device's memory is full: free arrays, or empty the memory pool of their library";
+
 // Throws an Error that names the failed function, the device if `device` is not negative, and the cure.
 [[noreturn]] void throw_failure(Result result, const char* function, int device = -1);
 inline void check(Result result, const char* function, int device = -1) {

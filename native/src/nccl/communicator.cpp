@@ -49,7 +49,7 @@ Communicator::Communicator(const Library& library, const UniqueId& id, const Mem
     try {
         const Result started = api.init_rank(&first, member.size, id, member.rank, &config);
         if (started != success && started != in_progress) {
-            library_.throw_failure(started, "ncclCommInitRankConfig", first);
+            library_.throw_failure(started, "ncclCommInitRankConfig", first, member_.device);
         }
         settle(first, "ncclCommInitRankConfig", patience);
         if (api.revoke != nullptr) make_blocking_twin(first, second, config, patience);
@@ -85,9 +85,10 @@ void Communicator::make_blocking_twin(Handle first, Handle& second, Config confi
     const Api& api = library_.api();
     config.blocking = 1;
     const Result split = api.split(first, 0, member_.rank, &second, &config);
-    if (split != success && split != in_progress) library_.throw_failure(split, "ncclCommSplit", first);
+    if (split != success && split != in_progress)
+        library_.throw_failure(split, "ncclCommSplit", first, member_.device);
     settle(first, "ncclCommSplit", patience);
-    if (second == nullptr) library_.throw_failure(internal_error, "ncclCommSplit", first);
+    if (second == nullptr) library_.throw_failure(internal_error, "ncclCommSplit", first, member_.device);
 }
 
 void Communicator::settle(Handle handle, const char* function, const Patience& patience) const {
@@ -95,7 +96,7 @@ void Communicator::settle(Handle handle, const char* function, const Patience& p
         Result state = success;
         library_.check(library_.api().get_async_error(handle, &state), "ncclCommGetAsyncError", handle);
         if (state == success) return;
-        if (state != in_progress) library_.throw_failure(state, function, handle);
+        if (state != in_progress) library_.throw_failure(state, function, handle, member_.device);
         patience();
         std::this_thread::sleep_for(look_again);
     }
@@ -146,7 +147,7 @@ void Communicator::call(const char* name, const Function& function) {
     if (result == success) return;
     static_cast<void>(enter(name));  // after an abort, that is the reason
     leave();
-    library_.throw_failure(result, name, handle);
+    library_.throw_failure(result, name, handle, member_.device);
 }
 
 void Communicator::free_by(Result (*function)(Handle), Handle handle) noexcept {

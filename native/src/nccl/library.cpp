@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/shared_object.hpp"
+#include "cuda/driver.hpp"
 
 namespace collectives::nccl {
 
@@ -18,7 +19,9 @@ std::string real_path(const std::string& path) {
     return found == nullptr ? path : found.get();
 }
 
-const char* cure_for(Result result) {
+// `said`: NCCL's own words about the failure.
+const char* cure_for(Result result, const std::string& said) {
+    if (said.find("out of memory") != std::string::npos) return cuda::cure_for_full_memory;
     switch (result) {
         case unhandled_cuda_error:
             return "set NCCL_DEBUG=WARN to see which call of CUDA failed";
@@ -106,15 +109,16 @@ Library::Library(const std::string& path) : path_(path) {
     if (!missing.empty()) refuse("says that it is NCCL " + version_text(version_) + ", but lacks " + missing);
 }
 
-void Library::throw_failure(Result result, const char* function, Handle communicator) const {
-    std::string text = std::string(function) + " failed: " + api_.get_error_string(result) + " (" +
-                       std::to_string(result) + ")";
+void Library::throw_failure(Result result, const char* function, Handle communicator, int device) const {
+    const std::string where = device < 0 ? "" : " on device " + std::to_string(device);
+    std::string text = std::string(function) + " failed" + where + ": " + api_.get_error_string(result) +
+                       " (" + std::to_string(result) + ")";
     // It describes the last failure, so it is read only after one.
     const char* const last = api_.get_last_error(communicator);
     if (last != nullptr && *last != '\0') text += ", " + std::string(last);
     while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-    throw Error(ErrorKind::aborted,
-                text + "; " + cure_for(result) + " (NCCL " + version_text(version_) + ", " + path_ + ")");
+    throw Error(ErrorKind::aborted, text + "; " + cure_for(result, text) + " (NCCL " +
+                                        version_text(version_) + ", " + path_ + ")");
 }
 
 }  // namespace collectives::nccl

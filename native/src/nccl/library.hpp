@@ -32,8 +32,10 @@ class Library {
     // The symbols of COLLECTIVES_NCCL_FEATURES that it has.
     const std::vector<std::string>& features() const { return features_; }
 
-    // Throws an Error that names the failed function, NCCL's own text, and the cure.
-    [[noreturn]] void throw_failure(Result result, const char* function, Handle communicator = nullptr) const;
+    // Throws an Error that names the failed function, the device if `device` is not negative, NCCL's own
+    // text, and the cure.
+    [[noreturn]] void throw_failure(Result result, const char* function, Handle communicator = nullptr,
+                                    int device = -1) const;
     void check(Result result, const char* function, Handle communicator = nullptr) const {
         if (result != success) throw_failure(result, function, communicator);
     }

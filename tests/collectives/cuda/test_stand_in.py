@@ -98,8 +98,11 @@ def test_a_rank_that_cannot_use_nccl(variables: dict[str, str], stand_in: StandI
     succeed(run("refused", tmp_path, environment, each={1: variables}))
 
 
-def test_a_device_whose_memory_is_full(stand_in: StandIn, tmp_path: Path) -> None:
-    succeed(run("full", tmp_path, stand_in.environment(tmp_path), each={1: {"STAND_IN_MOST_MIB": "0"}}))
+@pytest.mark.parametrize(
+    "variables", [{"STAND_IN_MOST_MIB": "0"}, {"STAND_IN_NCCL_FULL": "1"}], ids=["for signals", "for NCCL"]
+)
+def test_a_device_whose_memory_is_full(variables: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("full", tmp_path, stand_in.environment(tmp_path), each={1: variables}))
 
 
 @pytest.mark.parametrize("device", [{}, {"WORKER_DEVICE": "0"}], ids=["NCCL", "leader"])

@@ -68,6 +68,7 @@ EXPORT int ncclCommInitRankConfig(Comm** made, int size, UniqueId id, int rank, 
     if (config->magic != 0xcafebeef) return fail(4, "ncclConfig_t argument not initialized");
     if (size > most_ranks) return fail(4, "too many ranks for the stand-in");
     if (stand_in_unsafe_in_capture() != 0) return fail(1, "operation not permitted when stream is capturing");
+    if (std::getenv("STAND_IN_NCCL_FULL") != nullptr) return fail(1, "Cuda failure 2 'out of memory'");
     Comm* const comm = make(rank, size, *config, id.internal);
     *made = comm;
     return start(comm, [comm, device = stand_in_device()] {
