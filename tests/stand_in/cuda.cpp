@@ -613,3 +613,5 @@ EXPORT int stand_in_registered() {
     for (const auto& [address, range] : s.memory) count += range.device < 0 ? 1 : 0;
     return count;
 }
+// The handles of other processes' memory that are open.
+EXPORT int stand_in_opened() { return static_cast<int>(stand_in::opened()); }

@@ -26,6 +26,8 @@ struct About {
     std::uint64_t types = 0;
 };
 About about(std::uint64_t address);
+// How many handles of other processes' memory are open here.
+std::size_t opened();
 const Table& memory_functions();
 
 // --- kernels.cpp

@@ -230,6 +230,11 @@ About about(std::uint64_t address) {
     return {one.buffer, one.kind == Kind::handle ? 1U : 0U, one.kind == Kind::descriptor ? 1U : 0U};
 }
 
+std::size_t opened() {
+    const std::lock_guard lock(memory().mutex);
+    return memory().opened.size();
+}
+
 const Table& memory_functions() {
     static const Table all{
         STAND_IN_ENTRY(cuMemGetAddressRange, memGetAddressRange),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from collectives.arrays import dlpack
+from collectives.arrays import cuda, dlpack
 from collectives.arrays.dtypes import Dtype, named
-from tests.collectives.arrays.capsules import Exporter
+from tests.collectives.arrays.capsules import FLOAT32, Exporter
 
 
 @pytest.mark.parametrize(
@@ -32,3 +36,22 @@ def test_dtypes(code: int, bits: int, dtype: Dtype) -> None:
 def test_a_dtype_without_a_name_is_refused(code: int, bits: int) -> None:
     with pytest.raises(TypeError, match=f"x has a dtype .* code {code}, {bits} bits"):
         dlpack.exported(Exporter(0x1000, (3,), (code, bits), 1), 1, "x")
+
+
+def test_work_of_tensorflow_is_waited_for_before_its_tensor_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not show the stream in which a tensor is written."""
+    steps: list[str] = []
+
+    class Tensor(Exporter):
+        def __dlpack__(self, **options: Any) -> Any:
+            steps.append("export")
+            return super().__dlpack__(**options)
+
+    Tensor.__module__ = "tensorflow.python.framework.ops"
+    experimental = SimpleNamespace(sync_devices=lambda: steps.append("sync"))
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(test=SimpleNamespace(experimental=experimental)))
+    found = cuda.reading(Tensor(0x1000, (3,), FLOAT32, 1))
+    assert steps == ["sync", "export"]
+    assert (found.address, found.shape, found.device, found.stream) == (0x1000, (3,), 1, cuda.LEGACY)
+    with pytest.raises(TypeError, match="TensorFlow, which must not be written"):
+        cuda.writing(Tensor(0x1000, (3,), FLOAT32, 1))

@@ -32,6 +32,7 @@ def test_collectives(size: int, stand_in: StandIn, tmp_path: Path) -> None:
     [
         "memory_of_all_kinds",
         "memory_used_again",
+        "many_allocations",
         "own_memory kept",
         "chosen",
         "groups",
@@ -42,6 +43,10 @@ def test_collectives(size: int, stand_in: StandIn, tmp_path: Path) -> None:
 )
 def test_memory_and_choice(case: str, stand_in: StandIn, tmp_path: Path) -> None:
     succeed(run(case, tmp_path, stand_in.environment(tmp_path), worker=WORKER))
+
+
+def test_the_most_calls_in_graphs(stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("captured_most", tmp_path, stand_in.environment(tmp_path), worker=WORKER))
 
 
 @pytest.mark.parametrize("case", ["order", "graphs", "prepared", "delayed"])

@@ -70,11 +70,24 @@ def test_the_table_and_the_caller_choose(stand_in: StandIn, tmp_path: Path) -> N
     succeed(run("asked", tmp_path, {**stand_in.environment(tmp_path), "TABLE": str(table)}))
 
 
-def test_records_are_authenticated(stand_in: StandIn, tmp_path: Path) -> None:
-    secret = tmp_path / "job.key"
+def with_secret(folder: Path) -> dict[str, str]:
+    secret = folder / "job.key"
     secret.touch(0o600)
     secret.write_text("ab" * 32)
-    succeed(run("ops", tmp_path, {**stand_in.environment(tmp_path), "COLLECTIVES_SECRET_FILE": str(secret)}))
+    return {"COLLECTIVES_SECRET_FILE": str(secret)}
+
+
+def test_records_are_authenticated(stand_in: StandIn, tmp_path: Path) -> None:
+    succeed(run("ops", tmp_path, {**stand_in.environment(tmp_path), **with_secret(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    ("forged", "device"),
+    [("nccl/member/", {}), ("nccl/id/", {}), ("leader/device/", {}), ("leader/record/", {"WORKER_DEVICE": "0"})],
+)
+def test_a_forged_record_is_refused(forged: str, device: dict[str, str], stand_in: StandIn, tmp_path: Path) -> None:
+    environment = {**stand_in.environment(tmp_path), **with_secret(tmp_path), **device, "FORGED": forged}
+    succeed(run("forged", tmp_path, environment))
 
 
 def test_no_file_is_left(stand_in: StandIn, tmp_path: Path) -> None:

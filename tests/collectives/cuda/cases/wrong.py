@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 
 import collectives
-from collectives import Aborted, CollectiveError, PeerLost, TransportUnavailable
+from collectives import Aborted, AuthError, CollectiveError, PeerLost, TransportUnavailable
+from collectives.core import agreed
+from collectives.rendezvous import secret
 from tests.collectives.cuda.by_name import raises, refused
 from tests.collectives.cuda.cases.common import case, start
 from tests.collectives.cuda.runs_on import RANK, SIZE, Device, Stream, cupy
@@ -149,6 +152,25 @@ def full_for_a_result() -> None:
         assert time.monotonic() - begun < 5.0
         os.environ.pop("STAND_IN_MOST_MIB", None)
         comm.close()
+
+
+@case
+def forged() -> None:
+    """The record FORGED of rank 0 was changed after it was sealed: no rank believes it."""
+
+    def sealed_before(key: bytes, run: str, epoch: int, name: str, value: bytes) -> bytes:
+        if name == f"{os.environ['FORGED']}0":
+            value = value.replace(b"0", b"1", 1)
+        return secret.sign(key, run, epoch, name, value)
+
+    if RANK == 0:
+        seals = SimpleNamespace(sign=sealed_before, verify=secret.verify, TAG_SIZE=secret.TAG_SIZE)
+        setattr(agreed, "secrets", seals)  # noqa: B010
+    with start() as comm:
+        begun = time.monotonic()
+        with raises(AuthError, "rank 0 sent", "was not written by a rank of the job"):
+            comm.allreduce(cupy.asarray(np.ones(4)))
+        assert time.monotonic() - begun < 5.0
 
 
 @case

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from collectives import Aborted, PeerLost
-from tests.collectives.cuda.by_name import raises
+from tests.collectives.cuda.by_name import raises, refused
 from tests.collectives.cuda.led.common import array, case, last_engine, start
 from tests.collectives.cuda.runs_on import RANK, SIZE, Stream
 
@@ -36,6 +36,28 @@ def graphs() -> None:
                 np.testing.assert_array_equal(z.get(), total)
                 if i % 25 == 0:
                     np.testing.assert_array_equal(comm.allreduce(y).get(), SIZE * total)
+
+
+@case
+def captured_most() -> None:
+    """A communicator captures 1 024 calls; a further one is refused before it is issued, and another captures it."""
+    with start(transport="leader") as comm, comm.dup() as other:
+        comm.prepare()
+        other.prepare()
+        x, y = array(np.full(4, float(RANK))), array(np.zeros(4))
+        stream = Stream()
+        with stream:
+            stream.begin_capture()
+            for _ in range(1024):
+                comm.allreduce(x, out=y)
+            with refused(ValueError, "captured 1024 calls", "comm.dup()"):
+                comm.allreduce(x, out=y)
+            other.allreduce(y, "max", out=y)
+            graph = stream.end_capture()
+            graph.launch(stream)
+            comm.synchronize(stream)
+            np.testing.assert_array_equal(y.get(), np.full(4, SIZE * (SIZE - 1) / 2))
+        np.testing.assert_array_equal(comm.allreduce(y).get(), SIZE * y.get())
 
 
 @case

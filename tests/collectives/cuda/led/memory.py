@@ -50,6 +50,30 @@ def memory_used_again() -> None:
 
 
 @case
+def many_allocations() -> None:
+    """The leader keeps 256 allocations of the others mapped, and maps again what it has closed."""
+    most, count = 256, 300
+    with start(transport="leader") as comm:
+        x = array(np.zeros(4))
+        comm.allreduce(x, out=x)
+        comm.synchronize()
+        before = driver.opened() - (RANK == 0)  # without x of the other rank
+        given = [array(np.full(4, float(i + RANK))) for i in range(count)]
+        for _ in range(2):
+            for i, one in enumerate(given):
+                comm.allreduce(one, out=x)
+                if i % 50 == 0:
+                    np.testing.assert_array_equal(x.get(), SIZE * i + SIZE * (SIZE - 1) / 2)
+            comm.synchronize()
+            until = time.monotonic() + 10.0
+            while driver.opened() > before + most and time.monotonic() < until:
+                time.sleep(0.01)  # the leader closes them when it has nothing to do
+            opened = driver.opened() - before
+            assert opened == (most if RANK == 0 else 0), opened
+            comm.barrier()
+
+
+@case
 def own_memory() -> None:
     """Arrays of `comm.empty` on the device, alone and as arrays of another library; their memory is used again."""
     with start(transport="leader") as comm:

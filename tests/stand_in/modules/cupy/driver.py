@@ -116,3 +116,8 @@ def register(address: int, nbytes: int) -> None:
 def registered() -> int:
     """How many ranges of host memory are registered."""
     return int(_library.stand_in_registered())
+
+
+def opened() -> int:
+    """How many handles of other processes' memory are open here."""
+    return int(_library.stand_in_opened())
