@@ -33,7 +33,10 @@ LEGACY: Final = 1  # the number of the default stream in `__cuda_array_interface
 
 
 class NoRoom(TransportUnavailable):
-    """The memory of this rank's device is full, so there is no array for a result. Other ranks do not know it."""
+    """This rank has no memory for a call: its device is full, or host memory cannot be pinned.
+
+    The other ranks may have begun the call, and do not know it.
+    """
 
 
 class CudaArray(NamedTuple):

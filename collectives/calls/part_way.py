@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final
 
+from collectives.arrays.cuda import NoRoom
 from collectives.native import _engine
 from collectives.native.errors import OpTimeout
 
@@ -16,6 +17,7 @@ from collectives.native.errors import OpTimeout
 class PartWay:
     """While it is open, an error breaks the communicator if some of a call's operations have begun, and not all.
 
+    If this rank has no memory for the call, the error also does so if none has begun: other ranks would wait for it.
     `begun`: how many of the `count` operations, which end by themselves then. `what`: these operations, for the error.
     """
 
@@ -35,7 +37,7 @@ class PartWay:
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        if error is None or not 0 < self.begun < self._count:
+        if error is None or self.begun == self._count or (self.begun == 0 and not isinstance(error, NoRoom)):
             return
         text = str(error) or type(error).__name__
         after = f"after {self.begun} of {self._count} {self._what} had begun"

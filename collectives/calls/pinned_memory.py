@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.arrays.array import Array, Dtype
+from collectives.arrays.cuda import NoRoom
 from collectives.native import _engine
 from collectives.native.errors import CollectiveError
 
@@ -30,12 +31,12 @@ class Block(NamedTuple):
 
 
 def pinned(memory: Memory, nbytes: int, device: int, rank: int) -> Block:
-    """A new block, of this rank. TransportUnavailable if its memory cannot be pinned."""
+    """A new block, of this rank. NoRoom if its memory cannot be pinned."""
     host = memory(nbytes, np.dtype(np.uint8))
     try:
         return Block(host, _engine.CudaStaging(host, host.size, device), device)
     except CollectiveError as error:
-        raise type(error)(f"rank {rank}: {error}") from error
+        raise NoRoom(f"rank {rank}: {error}") from error
 
 
 class PinnedMemory:

@@ -238,7 +238,11 @@ class StagedCall(NamedTuple):
         return Work(Tickets(run.tickets), deliver, waiter, owner)
 
     def _begun(self, group: _engine.Group, slots: int, deadline: Deadline) -> _Run:
-        staging = self.calls.staging(slots * self.sliced.slot_bytes, self.like.device, deadline)
+        try:
+            staging = self.calls.staging(slots * self.sliced.slot_bytes, self.like.device, deadline)
+        except cuda.NoRoom as error:
+            group.abandon("Aborted", str(error))  # other ranks may have begun the call
+            raise
         for stream in self._streams:
             staging.native.begin(stream)
         if self.out is not None:

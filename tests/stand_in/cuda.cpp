@@ -368,6 +368,7 @@ int eventDestroy(void* event) {
 int unsafe_in_capture() { return capture_mode != 2 && stand_in_end_captures() > 0 ? 900 : 0; }
 
 int hostRegister(void* data, std::size_t bytes, unsigned) {
+    if (bytes > static_cast<std::size_t>(number("STAND_IN_MOST_PINNED_MIB", 65536)) << 20) return 2;
     if (const int refused = unsafe_in_capture(); refused != 0) return refused;
     State& s = state();
     const std::lock_guard lock(s.mutex);

@@ -147,6 +147,7 @@ def test_devices_that_are_not_shared(peers: str, stand_in: StandIn, tmp_path: Pa
         ("staged_calls", 3),
         ("staged_again", 2),
         ("staged_in_part", 2),
+        ("staged_without_memory", 2),
         ("staged_interrupted", 2),
     ],
 )

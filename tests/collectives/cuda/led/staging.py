@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives import Aborted, OpTimeout, PeerLost
+from collectives import Aborted, OpTimeout, PeerLost, TransportUnavailable
 from collectives.calls.moves import Deadline
 from tests.collectives.cuda.by_name import raises
 from tests.collectives.cuda.led.common import array, case, last_engine, start
@@ -144,6 +144,23 @@ class NeverThere:
 def staged_in_part() -> None:
     """A call that fails between its slices breaks the communicator: no slice is taken for one of another call."""
     _check_broken(OpTimeout, None, OpTimeout)
+
+
+@case
+def staged_without_memory() -> None:
+    """Rank 1 cannot pin memory for a call, alone or in a list: no other rank is left waiting for it."""
+    x = array(np.ones(2 << 20, np.float32))  # 8 MiB
+    for name, given in (("allreduce", x), ("alltoallv", x), ("allreduce_many", [x, x])):
+        comm = start(name=name)
+        comm.allreduce(array(np.ones(4)))
+        if RANK == 1:
+            os.environ["STAND_IN_MOST_PINNED_MIB"] = "0"
+        begun = time.monotonic()
+        with raises(TransportUnavailable if RANK == 1 else PeerLost, "rank 1: ", "cuMemHostRegister", "full"):
+            getattr(comm, name)(given, *[[1 << 20] * SIZE] * (name == "alltoallv"))
+        assert time.monotonic() - begun < 5.0
+        os.environ.pop("STAND_IN_MOST_PINNED_MIB", None)
+        comm.close()
 
 
 @case
