@@ -131,7 +131,8 @@ def _decode(published: Mapping[str, Any], membership: Membership) -> BaseExcepti
             who, text = f"rank {rank} ({_printable(place, 300)})", _printable(text, _LONGEST)
             if kind == PeerLost.__name__:
                 return PeerLost(f"{text}; {who} has reported it", ranks)
-            message = f"{who} could not open its links: {text}"
+            # A text that names a rank says why all ranks give up.
+            message = text if text.startswith("rank ") else f"{who} could not open its links: {text}"
             return _KINDS[kind](message) if kind in _KINDS else PeerLost(f"{message} ({_printable(kind, 100)})", [rank])
     return None
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -23,11 +23,11 @@ from collectives.core import choosing, default, losses
 from collectives.core.choosing import TableLike, Wish
 from collectives.core.communicator import Communicator
 from collectives.core.family import Origin, separate
-from collectives.core.links import Endpoints, Linked, Member, Policy, context, decode, link, settle
+from collectives.core.links import Endpoints, Linked, Member, Policy, check_usable, context, decode, link, settle
 from collectives.core.tables import Machine
 from collectives.engines import registered
 from collectives.native import _engine
-from collectives.native.errors import CollectiveError, StoreError
+from collectives.native.errors import CollectiveError, StoreError, TransportUnavailable
 from collectives.rendezvous import Keeper, Membership, Store, exchange, first_cause, form, open_store, release
 from collectives.rendezvous._environment import seconds
 from collectives.rendezvous.bootstrap import Launch, bootstrap
@@ -39,6 +39,8 @@ from collectives.transports.transport import Scope
 TIMEOUT: Final = 300.0  # seconds for one operation
 LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two segments for each peer, and seven more
 _RELEASE: Final = 1.0  # seconds for removing the keys of the formed group from the store
+# Seconds for which a rank that cannot use the transport waits for the others, to tell them why.
+_TELLS: Final = 5.0
 _REPORT: Final = 0.3  # seconds for exchanging the first cause of a failure
 
 
@@ -156,7 +158,7 @@ def init(
 def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline: Deadline) -> Communicator:
     name = launch.name or "default"
     with ExitStack() as opened:
-        endpoints = Endpoints(policy, launch.store is None)
+        endpoints = Endpoints(policy, launch.store is None, tells=launch.size > 1)
         opened.callback(endpoints.close)
         closing = _Closing()
         opened.callback(closing)
@@ -173,23 +175,25 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                 insecure=insecure,
             )
             closing.owned = isinstance(launch.store, str)
-            closing.membership = form(
-                closing.store,
-                rank=launch.rank,
-                size=launch.size,
-                name=name,
-                record=endpoints.member.to_json(),
-                fingerprint=_fingerprint(policy, wanted.deterministic),
-                run_id=launch.run_id,
-                secret=launch.secret,
-                timeout=deadline.left,
-                silence=policy.heartbeats[1],
-            )
+            with _in_vain(endpoints.member):
+                closing.membership = form(
+                    closing.store,
+                    rank=launch.rank,
+                    size=launch.size,
+                    name=name,
+                    record=endpoints.member.to_json(),
+                    fingerprint=_fingerprint(policy, wanted.deterministic),
+                    run_id=launch.run_id,
+                    secret=launch.secret,
+                    timeout=min(deadline.left, _TELLS) if endpoints.member.problem else deadline.left,
+                    silence=policy.heartbeats[1],
+                )
             closing.keep()
             run = closing.membership.run_id.hex()
         origin = Origin(run, 0, "0", policy)
         try:
             members = _members(closing.membership, endpoints)
+            check_usable(members)
             linking = partial(link, launch.rank)
             if closing.store is not None and closing.membership is not None:
                 linking = partial(linking, has_ended=closing.membership.has_ended)
@@ -223,6 +227,17 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         opened.pop_all()
         default.register(comm)
         return comm
+
+
+@contextmanager
+def _in_vain(member: Member) -> Iterator[None]:
+    """If this rank cannot use the transport, that is the error to raise, whatever keeps it from telling the others."""
+    try:
+        yield
+    except CollectiveError as error:
+        if member.problem:
+            raise TransportUnavailable(member.problem) from error
+        raise
 
 
 def _members(membership: Membership | None, endpoints: Endpoints) -> Sequence[Member]:

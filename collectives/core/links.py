@@ -30,6 +30,7 @@ T = TypeVar("T")
 HasEnded = Callable[[int], bool]  # given a rank
 
 _MOST_SCHEMES: Final = 16
+_LONGEST_PROBLEM: Final = 1500  # characters
 NETWORKS: Final = ("verbs", "tcp")  # transports between hosts, the fastest first
 
 
@@ -78,25 +79,33 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The record that a rank sends to all others: its host, and the addresses at which it listens, by transport."""
+    """The record that a rank sends to all others: its host, and the addresses at which it listens, by transport.
+
+    `problem`: why it cannot use the transport on which all ranks agree; "" if it can.
+    """
 
     identity: HostIdentity
     addresses: Mapping[str, tuple[str, ...]]
+    problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"host": self.identity.to_json(), "addresses": {s: list(a) for s, a in self.addresses.items()}}
+        found = {"host": self.identity.to_json(), "addresses": {s: list(a) for s, a in self.addresses.items()}}
+        return {**found, "problem": self.problem[:_LONGEST_PROBLEM]} if self.problem else found
 
     @staticmethod
     def from_json(value: Any) -> Member:
         """Decodes a rank's host and addresses from `value`, made by `to_json`. Raises ValueError for invalid data."""
         match value:
-            case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
+            case {"host": identity, "addresses": dict(addresses), **rest} if len(addresses) <= _MOST_SCHEMES:
+                problem = rest.get("problem", "")
+                if not isinstance(problem, str) or len(problem) > _LONGEST_PROBLEM:
+                    raise ValueError(f"not a problem: {str(problem)[:200]}")
                 found = {}
                 for scheme, texts in addresses.items():
                     if not isinstance(texts, list) or not all(isinstance(t, str) and len(t) <= 255 for t in texts):
                         raise ValueError(f"not a list of addresses: {str(texts)[:200]}")
                     found[str(scheme)] = tuple(texts)
-                return Member(HostIdentity.from_json(identity), found)
+                return Member(HostIdentity.from_json(identity), found, problem)
         raise ValueError(f"not a rank's record: {str(value)[:200]}")
 
 
@@ -134,13 +143,17 @@ class Endpoints:
     The listeners are open from before the group forms until the group is closed.
     """
 
-    def __init__(self, policy: Policy, alone: bool = False, parent: Endpoints | None = None) -> None:
+    def __init__(
+        self, policy: Policy, alone: bool = False, parent: Endpoints | None = None, *, tells: bool = False
+    ) -> None:
         """Opens the listeners that `policy` asks for, or with `parent` those that `split` describes.
 
         `alone`: no other rank will connect, so none is opened. Raises TransportUnavailable if `policy` names one
-        transport and it does not work here, ValueError for an unknown network interface.
+        transport and it does not work here, but not if this rank `tells` the others: then `member.problem` says why,
+        for all ranks to raise it (`check_usable`). Raises ValueError for an unknown network interface.
         """
         self.member: Member
+        self._problem = ""
         # Why a transport is not offered.
         self.reasons: Mapping[str, str] = {} if parent is None else parent.reasons
         self._policy: Final = policy
@@ -164,7 +177,9 @@ class Endpoints:
             else:
                 addresses |= {name: a for name, a in parent.member.addresses.items() if name in policy.libraries}
             # First the host that this rank claims, later the host that all ranks agree on: see `settled`.
-            self.member = Member(identity, addresses)
+            self.member = Member(identity, addresses, self._problem)
+            if self._problem and not tells:
+                raise TransportUnavailable(self._problem)
             if parent is not None and parent.member == self.member:
                 self.member = parent.member
         except BaseException:
@@ -184,7 +199,7 @@ class Endpoints:
             self._listeners[scheme] = opened()
         except TransportUnavailable as error:
             if self._policy.transport == scheme:
-                raise TransportUnavailable(f"transport {scheme!r} cannot be used here: {error}") from error
+                self._problem = f"transport {scheme!r} cannot be used here: {error}"
             self.reasons = {**self.reasons, scheme: str(error)}  # the parent's may be shared
 
     def _offer(self, name: str, addresses: dict[str, tuple[str, ...]]) -> None:
@@ -193,9 +208,9 @@ class Endpoints:
         reason = library.available()
         if reason is None:
             addresses[name] = tuple(library.published())
-        elif self._policy.transport == name:
-            raise TransportUnavailable(f"transport {name!r} cannot be used here: {reason}")
         else:
+            if self._policy.transport == name:
+                self._problem = f"transport {name!r} cannot be used here: {reason}"
             self.reasons = {**self.reasons, name: reason}
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
@@ -272,6 +287,13 @@ class Linked:
     def close(self) -> None:
         self.group.close()
         self.endpoints.close()
+
+
+def check_usable(members: Sequence[Member]) -> None:
+    """Raises TransportUnavailable, with the same text on all ranks, if one cannot use the transport of the group."""
+    for rank, member in enumerate(members):
+        if member.problem:
+            raise TransportUnavailable(f"rank {rank} ({member.identity.host}): {member.problem}")
 
 
 def context(run: str, epoch: int, path: str) -> bytes:

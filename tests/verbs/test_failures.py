@@ -155,7 +155,7 @@ def attempt(prepare: Callable[[], None] | None = None, prefix: Sequence[str] = (
     program = """if True:
         import collectives
         try:
-            collectives.init("memory://x", rank=0, size=2, transport="verbs", join_timeout=20)
+            collectives.init("memory://x", rank=0, size=2, transport="verbs", join_timeout=1)
         except collectives.TransportUnavailable as error:
             print(error)
     """

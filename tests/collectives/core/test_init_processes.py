@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -145,3 +146,47 @@ def test_threads_of_other_processes_are_not_reached_by_inproc(tmp_path: Path) ->
         assert child.returncode == 1
         assert "TransportUnavailable: rank" in message
         assert "are different processes" in message
+
+
+@pytest.mark.parametrize("store", ["file", "tcp"])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_rank_that_cannot_use_the_transport_tells_the_others(tmp_path: Path, store: str, bad: int) -> None:
+    """Its address space is limited, so that it can share no memory."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = (tmp_path / "store").as_uri() if store == "file" else f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    code = f"""
+import resource, sys
+import collectives
+from collectives.native import _engine
+rank = int(sys.argv[1])
+room = 1 << 30
+while rank == {bad} and not _engine.why_no_room("shm", 3):
+    room //= 2
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, resource.RLIM_INFINITY))
+try:
+    collectives.init({url!r}, rank=rank, size=3, transport="shm", join_timeout=50)
+except collectives.TransportUnavailable as error:
+    print(error)
+"""
+    children = [
+        subprocess.Popen(
+            [python(), "-c", code, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        for rank in range(3)
+    ]
+    began = time.monotonic()
+    ended = [child.communicate(timeout=60) for child in children]
+    assert time.monotonic() - began < 30
+    assert [message for _, message in ended] == ["", "", ""]
+    assert len({out for out, _ in ended}) == 1
+    assert ended[0][0].startswith(f"rank {bad} ({socket.gethostname()}): transport 'shm' cannot be used here: address ")
+
+
+def test_a_rank_that_cannot_use_the_transport_does_not_wait_long_for_others(tmp_path: Path) -> None:
+    url = (tmp_path / "store").as_uri()
+    code = f"import collectives; collectives.init({url!r}, rank=0, size=2, transport='nccl', join_timeout=50)"
+    began = time.monotonic()
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    assert time.monotonic() - began < 40
+    assert "TransportUnavailable: transport 'nccl' cannot be used here: " in done.stderr
