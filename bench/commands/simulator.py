@@ -23,7 +23,7 @@ from collectives.bench.order import Order
 from collectives.bench.report import Progress
 from collectives.bench.simulator import fastest, measure
 from collectives.calibration import noise
-from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit, ordered
+from collectives.calibration.costs import Measured, errors, fit, ordered, starts
 from collectives.commands.child import StartError
 from collectives.commands.machine import this_machine
 from collectives.commands.options import Names
@@ -122,8 +122,7 @@ def command(
         measured = fastest(runs)
         if costs is None:
             chosen = [m for m in measured if m.case.nbytes in to_fit]
-            start = START if transport == "shm" else replace(START, **dict.fromkeys(SHARED_MEMORY, 0.0))
-            costs = fit(chosen, start, lambda share: progress.show(f"{share:4.0%}  finding costs"))
+            costs = fit(chosen, starts(transport), lambda share: progress.show(f"{share:4.0%}  finding costs"))
             path = Path(output) if output else tables.costs_path(machine, transport)
             if path is None:
                 raise OSError("there is no home directory to keep the costs in: give --output FILE")

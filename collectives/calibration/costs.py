@@ -22,7 +22,15 @@ from collectives.simulation.topology import Topology
 SHARED_MEMORY: Final = ("pool_bandwidth", "board", "board_overhead", "board_switch")
 # Costs inside one host. A measurement inside a host does not show the costs between hosts.
 FITTED: Final = (
-    *("call", "inside_latency", "inside_overhead", "inside_bandwidth", "reduce_bandwidth", "memory_bandwidth"),
+    *(
+        "call",
+        "inside_latency",
+        "inside_overhead",
+        "inside_gap",
+        "inside_bandwidth",
+        "reduce_bandwidth",
+        "memory_bandwidth",
+    ),
     *("slice", "switch", "stagger", "staging", "cache", "cached"),
     *SHARED_MEMORY,
 )
@@ -41,6 +49,7 @@ START: Final = Costs(
     board_overhead=5e-8,
     board_switch=5e-6,
 )
+_GAP: Final = 1e-6  # where the search for a gap between messages begins
 _ONLY_SHARED: Final = frozenset({"switch", "stagger", "board_switch"})
 
 _ROUNDS: Final = 12
@@ -113,16 +122,36 @@ def ordered(measured: Sequence[Measured], costs: Costs, apart: float = 0.2) -> t
     return sum(slow > fast for slow, fast in pairs), len(pairs)
 
 
-def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float], None] | None = None) -> Costs:
+def starts(transport: str) -> tuple[Costs, ...]:
+    """Returns the costs at which the search for the costs of this transport begins: one search for each of them."""
+    if transport == "shm":
+        return (START,)
+    plain = replace(START, **dict.fromkeys(SHARED_MEMORY, 0.0))
+    return plain, replace(plain, inside_gap=_GAP)  # messages pass one at a time through what carries them, or do not
+
+
+def fit(
+    measured: Sequence[Measured], begin: Sequence[Costs] = (START,), say: Callable[[float], None] | None = None
+) -> Costs:
     """Returns the simulator's costs, such as latencies, with which its predictions are nearest to measured times.
 
-    These costs minimise the mean absolute difference between the logarithms of predicted and measured seconds. The
-    search begins at `start`, and makes Gauss-Newton steps in the logarithms of costs (iteratively reweighted least
-    squares). Costs that influence no prediction keep their values. `say` is called with the fraction of the steps that
-    are done, 0 to 1. Raises ValueError if nothing was measured.
+    These costs minimise the mean absolute difference between the logarithms of predicted and measured seconds. A search
+    begins at each of `begin`, and makes Gauss-Newton steps in the logarithms of costs (iteratively reweighted least
+    squares); the best one counts. Costs that influence no prediction, or are 0 at the beginning, keep their values.
+    `say` is called with the fraction of the steps that are done, 0 to 1. Raises ValueError if nothing was measured.
     """
     if not measured:
         raise ValueError("no costs can be found where nothing was measured")
+
+    def part(number: int) -> Callable[[float], None] | None:
+        return None if say is None else lambda share: say((number + share) / len(begin))
+
+    found = [_search(measured, start, part(number)) for number, start in enumerate(begin)]
+    return min(found, key=lambda one: one[1])[0]
+
+
+def _search(measured: Sequence[Measured], start: Costs, say: Callable[[float], None] | None) -> tuple[Costs, float]:
+    """Returns the best costs of the search from `start`, and the mean absolute difference of logarithms."""
     measured = sorted(measured, key=lambda m: m.case)
     cases, seconds = [m.case for m in measured], np.log([m.seconds for m in measured])
     shared = any(case.ranks > case.cores for case in cases)
@@ -153,7 +182,7 @@ def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float
                 break
         if before - float(np.abs(now).mean()) < _LEAST * before:
             break
-    return best
+    return best, float(np.abs(now).mean())
 
 
 def _moved(costs: Costs, by: dict[str, float]) -> Costs:

@@ -14,6 +14,7 @@ in which they sum long arrays:
     inside_latency = 300ns      # between two ranks of one host
     inside_bandwidth = 10GB     # one core moving bytes into or out of memory that ranks share
     inside_overhead = 200ns     # of the sender's core, and of the receiver's, for a message inside a host
+    inside_gap = 0s             # for which a message inside a host keeps the host's next one waiting
     memory_bandwidth = 100GB    # all ranks of a host together, when they move bytes between them
     reduce_bandwidth = 8GB      # one core adding one operand to another
     call = 1us                  # a call before its first step
@@ -89,6 +90,7 @@ class Costs:
     inside_latency: float = 0.3e-6
     inside_bandwidth: float = 10e9
     inside_overhead: float = 0.2e-6
+    inside_gap: float = 0.0
     memory_bandwidth: float = 100e9
     reduce_bandwidth: float = 8e9
     call: float = 1e-6
@@ -158,7 +160,18 @@ class Costs:
 
 
 _TIMED: Final = frozenset(
-    {"latency", "overhead", "hop", "inside_latency", "inside_overhead", "call", "switch", "stagger", "staging"}
+    {
+        "latency",
+        "overhead",
+        "hop",
+        "inside_latency",
+        "inside_overhead",
+        "inside_gap",
+        "call",
+        "switch",
+        "stagger",
+        "staging",
+    }
     | {"board", "board_overhead", "board_switch"}
 )
 _MAY_BE_NONE: Final = frozenset({"pool_bandwidth"})

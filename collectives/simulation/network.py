@@ -212,8 +212,8 @@ class Network:
             inside=nearby,
             across=away,
             memory=source[nearby] // per,
-            memory_heads=np.minimum(size[nearby], costs.slice) / costs.memory_bandwidth,
-            memory_takes=size[nearby] / costs.memory_bandwidth,
+            memory_heads=costs.inside_gap + np.minimum(size[nearby], costs.slice) / costs.memory_bandwidth,
+            memory_takes=costs.inside_gap + size[nearby] / costs.memory_bandwidth,
             order=departing[nearby],
             way=costs.inside_latency + np.where(size[nearby] > _LINE, costs.staging, 0.0),
             stages=[

@@ -46,7 +46,7 @@ def test_costs_that_were_in_force_predict_other_sizes_too() -> None:
 
 
 def test_what_cannot_be_seen_stays_as_it_is() -> None:
-    found = fit(as_measured(cases([8, 64 << 10], (2,)), TRUE), START)
+    found = fit(as_measured(cases([8, 64 << 10], (2,)), TRUE), [START])
     assert (found.latency, found.bandwidth, found.hop) == (START.latency, START.bandwidth, START.hop)
     assert found.switch == found.stagger == 0  # each rank had a core of its own
 

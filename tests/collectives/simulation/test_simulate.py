@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -283,6 +284,21 @@ def test_a_message_beyond_a_line_is_staged() -> None:
         for nbytes in (56, 57)
     )
     assert short == 0 and long == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "ranks", "messages"),
+    [
+        ("broadcast", "direct", 2, 1),
+        ("broadcast", "direct", 4, 3),
+        ("allreduce", "one_shot", 2, 2),
+        ("allreduce", "star", 2, 2),
+    ],
+)
+def test_messages_of_a_host_pass_one_at_a_time(collective: str, algorithm: str, ranks: int, messages: int) -> None:
+    """Of an exchange, one message waits for the other; one after another they take as long."""
+    known, place, costs = get(collective, algorithm), Topology(ranks), replace(WIRE, inside_gap=1e-3)
+    assert simulate(known, ranks, 8, place, costs).seconds == pytest.approx(1e-3 * messages, rel=1e-3)
 
 
 def test_what_a_cache_holds_is_faster() -> None:
