@@ -68,6 +68,7 @@ unpack busybox busybox-static
 
 # The kernel as an uncompressed ELF file, which qemu starts directly, and the few modules that are needed.
 mkdir kernel
+compgen -G "packages/${kernel}_*.deb" >/dev/null || impossible "the package $kernel cannot be fetched"
 dpkg-deb --fsys-tarfile packages/"${kernel}"_*.deb | tar -x -C kernel ./boot ./lib/modules
 python3 - "kernel/boot/vmlinuz-$version_of_kernel" >vmlinux <<'PYTHON'
 import lzma, sys
