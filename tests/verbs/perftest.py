@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.leftovers import marked
 
-LISTENS = 1.0  # seconds until a server listens, which it does not say
-ENDS = 60.0  # seconds for one run, where the processor is emulated
+PORT = 18515  # where its servers listen
+LISTENS = 60.0  # seconds until a server listens, where the processor is emulated
+ENDS = 60.0  # seconds for one run
 PAUSE = 3.0  # seconds between one run and the next, which leaves a processor to the tests
 
 
@@ -29,7 +31,7 @@ def figures(program: str, *options: str, begun: Callable[[int], None] = lambda _
     with subprocess.Popen([*common, "-d", "rxe1"], stdout=quiet, stderr=quiet) as server:
         try:
             begun(server.pid)
-            time.sleep(LISTENS)
+            _wait_for(server)
             command = [*common, "-d", "rxe0", "127.0.0.1"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:
                 try:
@@ -43,6 +45,21 @@ def figures(program: str, *options: str, begun: Callable[[int], None] = lambda _
             server.kill()
     lines = [line for line in out.splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
     return [float(word) for word in lines[-1].split()]
+
+
+def _wait_for(server: subprocess.Popen[bytes]) -> None:
+    """Waits until it listens, which it does not say."""
+    until = time.monotonic() + LISTENS
+    while not _listens():
+        assert server.poll() is None, f"a server ended with status {server.returncode}"
+        assert time.monotonic() < until, f"no server listens at port {PORT} after {LISTENS:g} s"
+        time.sleep(0.1)
+
+
+def _listens() -> bool:
+    """Whether the kernel's tables have a socket that listens at this port."""
+    listening = re.compile(rf" [0-9A-F]+:{PORT:04X} [0-9A-F]+:0000 0A ")
+    return any(listening.search(Path("/proc/net", table).read_text()) for table in ("tcp", "tcp6"))
 
 
 class Runs:
