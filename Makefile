@@ -57,7 +57,7 @@ test-verbs: $(READY) ## Run the tests of RDMA verbs in a VM with soft-RoCE devic
 	$(BIN)/python -m tests.warm.parents
 	$(IN_VM) tests/verbs $(ARGS)
 
-test-verbs-short: $(READY) ## Of these, run the conformance tests: about four minutes.
+test-verbs-short: $(READY) ## Of these, run the conformance tests: two to five minutes.
 	$(BIN)/python -m tests.warm.parents
 	$(IN_VM) tests/verbs/test_conformance.py $(ARGS)
 
