@@ -196,9 +196,7 @@ def test_too_long_a_message_is_refused_before_anything_is_overwritten(
             comm.send(np.ones(n), 1)
             return None
         out, status = np.full(n - 1, -7.0), Status()
-        # The sender of a long one may notice it first.
-        said = f"{8 * n} bytes for an array of {8 * (n - 1)}|ranks called different operations.* has reported it"
-        with pytest.raises(DesyncError, match=said) as caught:
+        with pytest.raises(DesyncError, match=f"{8 * n} bytes for an array of {8 * (n - 1)}") as caught:
             comm.recv(out, source, status=status)
         assert f"is in operation 0: send/recv(float64, {n} elements)" in str(caught.value)
         assert (out == -7).all() and status.source is None and status.count is None
