@@ -22,15 +22,8 @@ from collectives.simulation.topology import Topology
 SHARED_MEMORY: Final = ("pool_bandwidth", "board", "board_overhead", "board_switch")
 # Costs inside one host. A measurement inside a host does not show the costs between hosts.
 FITTED: Final = (
-    *(
-        "call",
-        "inside_latency",
-        "inside_overhead",
-        "inside_gap",
-        "inside_bandwidth",
-        "reduce_bandwidth",
-        "memory_bandwidth",
-    ),
+    *("call", "inside_latency", "inside_overhead", "inside_gap", "inside_bandwidth"),
+    *("reduce_bandwidth", "memory_bandwidth"),
     *("slice", "switch", "stagger", "staging", "cache", "cached"),
     *SHARED_MEMORY,
 )

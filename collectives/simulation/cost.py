@@ -160,18 +160,8 @@ class Costs:
 
 
 _TIMED: Final = frozenset(
-    {
-        "latency",
-        "overhead",
-        "hop",
-        "inside_latency",
-        "inside_overhead",
-        "inside_gap",
-        "call",
-        "switch",
-        "stagger",
-        "staging",
-    }
+    {"latency", "overhead", "hop", "inside_latency", "inside_overhead", "inside_gap"}
+    | {"call", "switch", "stagger", "staging"}
     | {"board", "board_overhead", "board_switch"}
 )
 _MAY_BE_NONE: Final = frozenset({"pool_bandwidth"})
