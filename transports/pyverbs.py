@@ -2,11 +2,13 @@
 
 Invariant: nothing depends on it. The engine talks to libibverbs itself, so that ranks are linked without pyverbs, too.
 Its enumerations lie in different modules: in `pyverbs.enums` before rdma-core 57, in `pyverbs.libibverbs_enums` since.
+It uses functions of libibverbs that only the same release of rdma-core has.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 _ENUMERATIONS = ("libibverbs_enums", "enums")
@@ -18,7 +20,7 @@ def describe(device: str) -> str:
     Raises ImportError if pyverbs is missing or cannot be loaded, RuntimeError if pyverbs cannot query the device.
     """
     enums = enumerations()
-    context_of: Any = importlib.import_module("pyverbs.device").Context
+    context_of: Any = _module("device").Context
     try:
         context = context_of(name=device)
         try:
@@ -40,7 +42,21 @@ def enumerations() -> Any:
     problems = []
     for name in _ENUMERATIONS:
         try:
-            return importlib.import_module(f"pyverbs.{name}")
+            return _module(name)
         except ImportError as error:
             problems.append(str(error))
     raise ImportError(f"pyverbs has no enumerations: {'; '.join(problems)}")
+
+
+def _module(name: str) -> Any:
+    """A module of pyverbs. Raises ImportError, which says so if libibverbs is of another release than pyverbs."""
+    try:
+        return importlib.import_module(f"pyverbs.{name}")
+    except ImportError as error:
+        release = re.search(r"IBVERBS_PRIVATE_(\d+)", str(error))
+        if release is None:
+            raise
+        raise ImportError(
+            f"pyverbs {release[1]} works only with libibverbs {release[1]}, which this machine does not have: install the "
+            f"pyverbs of its own rdma-core, such as the distribution's python3-pyverbs ({error})"
+        ) from error

@@ -36,7 +36,7 @@ def devices(wanted: str) -> Section:
         try:
             facts[device] = pyverbs.describe(device)
         except ImportError as error:
-            facts["pyverbs"] = f"not there, and not needed: {error}"
+            facts["pyverbs"] = f"cannot be used, and is not needed: {error}"
         except RuntimeError as error:
             facts[device] = str(error)
     return Section("rdma", facts, problems)

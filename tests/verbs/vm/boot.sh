@@ -76,7 +76,7 @@ for attempt in $(seq 50); do
 done
 JOB
     printf 'export PATH=%q:/usr/sbin:/usr/bin:/sbin:/bin\n' "$PATH"
-    export -p | grep -E '^declare -x (COLLECTIVES_|PYTEST_|PYTHON)' || true
+    export -p | grep -E '^declare -x (COLLECTIVES_|PYTEST_|PYTHON|PYVERBS=)' || true
     printf 'cd %q || exit 125\n' "$PWD"
     printf '%q ' "$@"
     echo
