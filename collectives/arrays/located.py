@@ -25,7 +25,9 @@ def is_device_array(x: object) -> bool:
     try:
         if hasattr(x, "__cuda_array_interface__"):
             return True
-    except RuntimeError:  # torch, for a tensor on a GPU that requires a gradient; JAX, for a deleted array
+    # torch, for a tensor on a GPU that requires a gradient, or whose dtype has no name in the interface, such as
+    # float8_e4m3fn; JAX, for a deleted array.
+    except (RuntimeError, KeyError):
         return bool(getattr(x, "is_cuda", False))
     # Some dtypes have no name in the interface; JAX then has no such attribute.
     return library_of(type(x)) in _JAX and dlpack.is_cuda(x)

@@ -30,6 +30,19 @@ def test_a_tensor_of_another_package_is_a_tensor() -> None:
     assert not is_device_array(torch.ones(2).as_subclass(mine))
 
 
+def test_a_tensor_whose_dtype_has_no_name_in_the_interface() -> None:
+    """Such as torch's float8_e4m3fn, of which torch itself raises KeyError."""
+
+    class Tensor:
+        is_cuda = True
+
+        @property
+        def __cuda_array_interface__(self) -> dict[str, object]:
+            raise KeyError("torch.float8_e4m3fn")
+
+    assert is_device_array(Tensor())
+
+
 def test_an_array_of_a_derived_type_is_read_and_written() -> None:
     def rank(comm: collectives.Communicator) -> None:
         x, out = Derived(np.ones(3)), Derived(np.zeros(3))
