@@ -116,6 +116,47 @@ def init(
       have the same number
     - AuthError if ranks disagree on the secret
     """
+    return init_with(
+        "",
+        store,
+        rank=rank,
+        size=size,
+        name=name,
+        transport=transport,
+        timeout=timeout,
+        join_timeout=join_timeout,
+        secret=secret,
+        insecure=insecure,
+        table=table,
+        calibrate=calibrate,
+        segment=segment,
+        sockets=sockets,
+        deterministic=deterministic,
+    )
+
+
+def init_with(
+    agreed: str,
+    store: str | Store | None = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    name: str | None = None,
+    transport: str | None = None,
+    timeout: float | None = None,
+    join_timeout: float = 60.0,
+    secret: bytes | None = None,
+    insecure: bool = False,
+    table: TableLike | None = None,
+    calibrate: str | None = None,
+    segment: int | None = None,
+    sockets: int | None = None,
+    deterministic: bool = False,
+) -> Communicator:
+    """`init` for code with a setting of its own, the text `agreed`, which has to be the same on all ranks.
+
+    Raises ConfigMismatch if `agreed` differs. Otherwise arguments and errors are those of `init`.
+    """
     limit = check_timeout(join_timeout, "join_timeout")
     chosen_timeout = None if timeout is None else check_timeout(timeout)
     for what, text in (("name", name), ("transport", transport)):
@@ -146,7 +187,7 @@ def init(
     )
     losses.watch(os.environ)
     try:
-        comm = _join(launch, policy, wanted, insecure, Deadline(limit))
+        comm = _join(launch, policy, wanted, insecure, agreed, Deadline(limit))
     except StoreError as error:
         if launch.rank != 0 and str(launch.store).startswith(("tcp:", "mpi:")):  # rank 0 serves the store
             losses.note(str(error))
@@ -155,7 +196,9 @@ def init(
     return comm
 
 
-def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline: Deadline) -> Communicator:
+def _join(
+    launch: Launch, policy: Policy, wanted: Wish, insecure: bool, agreed: str, deadline: Deadline
+) -> Communicator:
     name = launch.name or "default"
     with ExitStack() as opened:
         endpoints = Endpoints(policy, launch.store is None, tells=launch.size > 1)
@@ -182,7 +225,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                     size=launch.size,
                     name=name,
                     record=endpoints.member.to_json(),
-                    fingerprint=_fingerprint(policy, wanted.deterministic),
+                    fingerprint=_fingerprint(policy, wanted.deterministic, agreed),
                     run_id=launch.run_id,
                     secret=launch.secret,
                     timeout=min(deadline.left, _TELLS) if endpoints.member.problem else deadline.left,
@@ -331,8 +374,8 @@ def _relinked(
     return wider
 
 
-def _fingerprint(policy: Policy, deterministic: bool) -> str:
-    """The settings on which ranks have to agree."""
+def _fingerprint(policy: Policy, deterministic: bool, agreed: str = "") -> str:
+    """The settings on which ranks have to agree; `agreed`: those of the caller."""
     segment = f"{policy.segment} bytes" if policy.segment else "usual"
     links = f"transport {policy.transport}, segment {segment}, sockets {policy.sockets or 'usual'}"
     if policy.heartbeats != _engine.HEARTBEATS:
@@ -341,6 +384,7 @@ def _fingerprint(policy: Policy, deterministic: bool) -> str:
     order = ", deterministic" if deterministic else ""
     names = ", ".join(engine.name for engine in registered())
     order += f", engines {names}" if names else ""
+    order += f", {agreed}" if agreed else ""
     return f"pycollectives {library_version()}, wire {_engine.WIRE_VERSION}, {links}{order}"
 
 

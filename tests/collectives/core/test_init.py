@@ -154,6 +154,11 @@ def test_heartbeats_are_settings_on_which_ranks_agree() -> None:
     assert "heartbeats 0.5 s, limit 0 s" in fingerprint(replace(usual, heartbeats=asked), False)
 
 
+def test_settings_of_callers_are_compared() -> None:
+    usual = fingerprint(Policy("auto", Scope(False), b""), True)
+    assert fingerprint(Policy("auto", Scope(False), b""), True, "colour red") == f"{usual}, colour red"
+
+
 def test_an_unreachable_redis_is_named_in_time() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound, but nobody listens
