@@ -140,11 +140,7 @@ class Runner:
                 raise TransportUnavailable(
                     f"rank {self.calls.rank}: this process uses no CUDA device: {self.why_no_device()}"
                 )
-            number, wrong = 0, None
-            try:
-                number = self._device(device)
-            except (TypeError, ValueError) as error:
-                wrong = error  # which other ranks, that wait for this one, learn, too
+            number, wrong = self._device_or_error(device)
             deadline = self.calls.limit(timeout)
             if self.leading is not None and self.leading.connect(number, deadline, wrong):
                 self.leading.compile(dtype, op)
@@ -157,6 +153,23 @@ class Runner:
                     raise wrong
                 raise TransportUnavailable("this communicator uses no NCCL, and no rank leads: see explain")
             self.streams.connect(kinds, number, deadline, wrong)
+
+    def prepare_messages(self, device: int | None, timeout: float | None) -> None:
+        """Make NCCL's communicator, connected for messages, whoever runs collectives. Called if there are `streams`.
+
+        TransportUnavailable on all ranks, with one reason, if it cannot be made.
+        """
+        assert self.streams is not None
+        with self.gate:
+            number, wrong = self._device_or_error(device)
+            self.streams.connect(("send", "recv"), number, self.calls.limit(timeout), wrong)
+
+    def _device_or_error(self, device: Any) -> tuple[int, Exception | None]:
+        """`_device`, or 0 and the error, of which other ranks, that wait for this one, have to learn, too."""
+        try:
+            return self._device(device), None
+        except (TypeError, ValueError) as error:
+            return 0, error
 
     def _device(self, device: Any) -> int:
         """Returns the number of the device that this rank is to use: `device`, or if it is None, the one in use now."""

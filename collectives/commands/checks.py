@@ -35,7 +35,7 @@ VARIABLES: Final = (
     *("INTERFACE", "RUN_ID", "LOCAL_RANK", "LOCAL_SIZE", "ISA", "SEGMENT", "SOCKETS", "PULL", "WITHOUT"),
     *("VERBS_DEVICE", "VERBS_TIMEOUT", "VERBS_RETRIES", "VERBS_RNR_RETRIES", "VERBS_DIRECT_FROM"),
     *("TABLE", "ALGORITHM", "CALIBRATE", "JAX", "LOSS_FILE", "NCCL", "NVRTC"),
-    *("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_SHARE"),
+    *("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_SHARE", "TORCH_MESSAGES"),
 )
 _DESCRIPTORS: Final = (24, 2)  # file descriptors that a rank needs, and more for each peer
 _MEMORY: Final = 16 << 20  # bytes that a rank may need besides its arrays

@@ -366,6 +366,16 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """
         self._runner.prepare_devices(collectives or ("allreduce",), device, dtype_of(dtype), op, timeout)
 
+    def _prepare_messages(self, device: int | None = None) -> None:
+        """Makes NCCL's communicator for messages on devices, also if one rank runs the collectives of all.
+
+        All ranks call it. `device`: as in `prepare`. TransportUnavailable on all ranks if NCCL cannot be used.
+        """
+        if self._runner.streams is None:
+            against = self._linked.without.get(ENGINE) or "it is closed"
+            raise TransportUnavailable(f"rank {self._rank} cannot send messages by NCCL: {against}")
+        self._runner.prepare_messages(device, None)
+
     # --- creating and closing
 
     def dup(self) -> Communicator:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch.distributed import ReduceOp
 
+from collectives.arrays.exporters.torch import check
 from collectives.native.errors import DesyncError
 from collectives.torch.checks import (
     check_fit,
@@ -24,6 +25,8 @@ from collectives.torch.checks import (
 from collectives.torch.operations import After, Operation, after_all
 from collectives.torch.reductions import factor_of, name_of
 from collectives.torch.tensors import same
+
+_INSTEAD: Final = "set COLLECTIVES_TORCH_MESSAGES=host"  # for messages that NCCL does not have
 
 
 class DeviceOperations:
@@ -175,6 +178,29 @@ class DeviceOperations:
         return self._operation(
             "alltoallv", (whole, counts), outputs, lambda result: _pour(result, outputs, "all_to_all")
         )
+
+    # --- messages, by NCCL
+
+    def send(self, tensor: Any, dest: int, tag: int) -> Operation:
+        """ValueError if `tag` is not 0: NCCL's messages have no tags."""
+        _check_tag(tag)
+        check(tensor, "tensor")
+        array, _ = _written(tensor)
+        return self._operation("send", (array, dest), (tensor,))
+
+    def recv(self, tensor: Any, source: int | None, tag: int) -> Operation:
+        """ValueError if `tag` is not 0, or if `source` is None: NCCL receives from a rank that is named."""
+        _check_tag(tag)
+        if source is None:
+            raise ValueError(f"a CUDA tensor is received by NCCL from a rank that is named: give src, or {_INSTEAD}")
+        check(tensor, "tensor")
+        array, finish = _filled(tensor)
+        return self._operation("recv", (array, source), (tensor,), after_all(finish))
+
+
+def _check_tag(tag: int) -> None:
+    if tag != 0:
+        raise ValueError(f"tag is {tag}, but NCCL's messages have no tags: give 0, or {_INSTEAD}")
 
 
 def _averages_integers(op: Any, array: Any) -> bool:

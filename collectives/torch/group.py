@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import torch
@@ -20,8 +21,9 @@ from collectives.calls.plan import Plan
 from collectives.core.communicator import Communicator
 from collectives.torch.autoload import DEVICES
 from collectives.torch.backend import ForwardingBackend
+from collectives.torch.batches import Batches
 from collectives.torch.futures import Completer
-from collectives.torch.meeting import Options, Place
+from collectives.torch.meeting import Options, Place, by_nccl
 from collectives.torch.on_streams import OnStream, Streams, run
 from collectives.torch.operations import Operation
 from collectives.torch.profiling import NAME, Entry, profiles, recorded
@@ -53,7 +55,11 @@ class Group(dist.ProcessGroup):
         self._completer: Final = Completer("collectives futures")
         self._together: list[Pending | OnStream] | None = None
         self._streams: Final = Streams()
-        self._comm: Final = self._place.meet(rank, size, "torch")
+        self._batches: Final = Batches()
+        self._gathered: list[Operation] = []  # messages of CUDA tensors that are being coalesced
+        by = by_nccl(options)
+        self._comm: Final = self._place.form(rank, size, by_nccl=by)
+        self._messages_by_nccl: Final = by and size > 1
         self._repeated: Final = Repeated(self._comm)
 
     @property
@@ -141,6 +147,7 @@ class Group(dist.ProcessGroup):
         self, opts: Any, title: str, inputs: Sequence[Any], operations: Sequence[Operation], device: Any
     ) -> Any:
         """Run operations on CUDA tensors, in the order of streams."""
+        self._issue_gathered()
         limit = self._limit(opts)
 
         def start(operation: Operation) -> Any:
@@ -154,7 +161,43 @@ class Group(dist.ProcessGroup):
             if not opts.asyncOp and self._together is None:
                 run(operations, start)
                 return _DONE
-            return self._noted(self._streams.start(operations, start, device, inputs))
+            return self._noted(self._streams.start(operations, partial(run, start=start), device, inputs))
+
+    def _message(self, operation: Operation) -> OnStream | None:
+        """Run a message of a CUDA tensor by NCCL, together with the others of its batch.
+
+        Returns None if more messages of the batch are to come: torch then returns one `Work` for the whole batch, as it
+        does for its own NCCL.
+        """
+        if self._together is not None:
+            self._gathered.append(operation)
+            return None
+        operations = self._batches.complete(operation)
+        return self._issued(operations) if operations else None
+
+    def _issue_gathered(self) -> None:
+        """Issue the messages that have been coalesced so far."""
+        operations, self._gathered = self._gathered, []
+        if operations:
+            self._noted(self._issued(operations))
+
+    def _issued(self, messages: Sequence[Operation]) -> OnStream:
+        """Issue messages of CUDA tensors as one operation of NCCL, in which no message waits for another."""
+        more = {} if self._timeout is None else {"timeout": self._timeout}
+
+        def issue(operations: Sequence[Operation]) -> list[Any]:
+            with self._lock, self._comm.group():
+                works = [getattr(self._comm, f"{one.name}_async")(*one.args, **more) for one in operations]
+            with torch.no_grad():
+                for one in operations:
+                    if one.after is not None:
+                        one.after(None)
+            return works
+
+        tensors = [tensor for one in messages for tensor in one.tensors]
+        title = messages[0].name if len(messages) == 1 else "coalesced"
+        with torch.profiler.record_function(f"{NAME}:{title}"):
+            return self._streams.start(messages, issue, messages[0].device, tensors)
 
     def _call(self, operation: Operation, limit: float | None) -> None:
         name, args, _, after, out, _ = operation
@@ -205,10 +248,13 @@ class Group(dist.ProcessGroup):
         return work
 
     def _start_coalescing(self, device: Any) -> None:
-        self._together = []
+        self._together, self._gathered = [], []
 
     def _end_coalescing(self, device: Any) -> Any:
-        found, self._together = self._together or [], None
+        try:
+            self._issue_gathered()
+        finally:
+            found, self._together = self._together or [], None
         if not found:
             return _DONE
         works = [work for work in found if isinstance(work, Pending)]

@@ -6,17 +6,21 @@ it as their default.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import torch
+
 from collectives.core import default
 from collectives.core.communicator import Communicator
-from collectives.core.init import init
-from collectives.native.errors import Aborted, OpTimeout
+from collectives.core.init import init_with
+from collectives.native.errors import Aborted, CollectiveError, OpTimeout, TransportUnavailable
 from collectives.torch.store import TorchStore
 from collectives.torch.works import Started
 
@@ -25,9 +29,10 @@ from collectives.torch.works import Started
 class Options:
     """Options for `init_process_group(pg_options=...)` and `new_group(pg_options=...)`.
 
-    The fields are arguments of `collectives.init`. Ranks on several machines need a secret, from `secret` or
-    COLLECTIVES_SECRET_FILE, or `insecure=True`. With `insecure`, ranks accept connections from all machines, as with
-    Gloo and NCCL.
+    `messages`, the same on all ranks, says how messages (send, recv) of CUDA tensors go: "host", through host memory,
+    or "nccl". None reads COLLECTIVES_TORCH_MESSAGES; the default is "host". The other fields are arguments of
+    `collectives.init`. Ranks on several machines need a secret, from `secret` or COLLECTIVES_SECRET_FILE, or
+    `insecure=True`. With `insecure`, ranks accept connections from all machines, as with Gloo and NCCL.
     """
 
     transport: str | None = None
@@ -36,6 +41,7 @@ class Options:
     segment: int | None = None
     sockets: int | None = None
     calibrate: str | None = None
+    messages: str | None = None
 
 
 class Place(NamedTuple):
@@ -48,14 +54,38 @@ class Place(NamedTuple):
     timeout: float
     options: Options
 
-    def meet(self, rank: int, size: int, name: str, *, store: TorchStore | None = None) -> Communicator:
+    def form(self, rank: int, size: int, *, by_nccl: bool) -> Communicator:
+        """Forms the communicator of the process group, and NCCL's communicator for its messages if `by_nccl`.
+
+        NCCL's communicator is made here, since all ranks make it together, and a message has only two. Raises
+        ConfigMismatch if `by_nccl` is not the same on all ranks. Raises TransportUnavailable on all ranks if NCCL
+        cannot be used.
+        """
+        comm = self.meet(rank, size, "torch", agreed="messages of CUDA tensors by NCCL" if by_nccl else "")
+        if not by_nccl or size == 1:
+            return comm
+        try:
+            comm._prepare_messages(torch.cuda.current_device() if torch.cuda.is_available() else None)
+        except BaseException as error:
+            if isinstance(error, TransportUnavailable):
+                with suppress(CollectiveError):  # others, which still learn why, would lose a rank that leaves
+                    comm.barrier(timeout=_TELLS)
+            comm.close()
+            raise
+        return comm
+
+    def meet(
+        self, rank: int, size: int, name: str, *, store: TorchStore | None = None, agreed: str = ""
+    ) -> Communicator:
         """Forms a communicator of `size` ranks, in which this rank is number `rank`.
 
         Waits until all these ranks have called `meet`. `name`: different for each communicator. `store`: None for the
-        process group's store. Raises the errors of `collectives.init`.
+        process group's store. `agreed`: further settings that have to be the same on these ranks. Raises the errors of
+        `collectives.init`.
         """
         options = self.options
-        comm = init(
+        comm = init_with(
+            agreed,
             store or TorchStore(self.store),
             rank=rank,
             size=size,
@@ -89,7 +119,18 @@ class Place(NamedTuple):
         return TorchStore(self.store).get(f"{_MESSAGES} {source} {dest} {tag} asked") is not None
 
 
+_TELLS: Final = 5.0  # seconds for which a rank that cannot use NCCL waits until the others know why
 _MESSAGES: Final = "messages"
+_BY: Final = "COLLECTIVES_TORCH_MESSAGES"
+_WAYS: Final = ("host", "nccl")
+
+
+def by_nccl(options: Options, env: Mapping[str, str] = os.environ) -> bool:
+    """Whether messages of CUDA tensors go by NCCL. Raises ValueError for an option or variable with a wrong value."""
+    name, asked = ("Options.messages", options.messages) if options.messages is not None else (_BY, env.get(_BY))
+    if asked and asked not in _WAYS:
+        raise ValueError(f"{name} is {asked!r}: give {' or '.join(map(repr, _WAYS))}")
+    return asked == "nccl"
 
 
 class Early:

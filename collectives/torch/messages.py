@@ -1,7 +1,8 @@
 """Messages from one rank to another: send and recv of a process group.
 
 Invariant: messages with the same source, destination and tag keep the order of the calls, independent of all other
-operations. All pass through host memory, since NCCL's messages have no tags and would wait for each other.
+operations. All pass through host memory. Messages of CUDA tensors that NCCL carries, if the ranks have agreed on that,
+are not here: see `Group._message`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs a process group's operations on CUDA tensors in streams, as torch.distributed defines it.
 
 Invariant: an operation begins when what is in the caller's current stream has ended. A synchronous operation runs in
-this stream. An asynchronous one runs in a stream of the group, and `wait` makes the then current stream wait for it.
-Nothing waits on the host.
+this stream. An asynchronous one, and a message, runs in a stream of the group, and `wait` makes the then current stream
+wait for it. Nothing waits on the host.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from collectives.torch.operations import Operation
 
 Start: TypeAlias = "Callable[[Operation], Any]"  # returns the communicator's `Work`
+Issue: TypeAlias = "Callable[[Sequence[Operation]], list[Any]]"  # the same for several operations
 
 
 class Streams:
@@ -24,17 +25,17 @@ class Streams:
     def __init__(self) -> None:
         self._streams: Final[dict[Any, Any]] = {}
 
-    def start(self, operations: Sequence[Operation], start: Start, device: Any, inputs: Sequence[Any]) -> OnStream:
+    def start(self, operations: Sequence[Operation], issue: Issue, device: Any, inputs: Sequence[Any]) -> OnStream:
         """Runs the operations in the group's stream for `device`; returns one torch `Work` for all of them.
 
-        `start` starts one operation. `inputs`: the tensors that the caller has passed.
+        `issue` puts them into torch's current stream. `inputs`: the tensors that the caller has passed.
         """
         side = self._streams.get(device)
         if side is None:
             side = self._streams[device] = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            works = run(operations, start)
+            works = issue(operations)
             event = side.record_event()
         tensors = [tensor for operation in operations for tensor in operation.tensors]
         for tensor in (*inputs, *used(operations)):

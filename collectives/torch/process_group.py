@@ -30,7 +30,7 @@ from collectives.torch.meeting import Options
 from collectives.torch.messages import Messages
 from collectives.torch.operations import Operation, Operations
 from collectives.torch.overloads import overloaded
-from collectives.torch.tensors import one
+from collectives.torch.tensors import is_cuda, one
 
 _ROOTED: Final = ("root", "timeout")
 _REDUCING: Final = ("op", "timeout")
@@ -52,7 +52,10 @@ class CollectivesProcessGroup(Group):
         first = tensors
         while isinstance(first, list | tuple) and first:
             first = first[0]
-        return DeviceOperations(self._rank, self._size, first.device) if _is_cuda(first) else self._on_host
+        return self._on(first) if is_cuda(first) else self._on_host
+
+    def _on(self, tensor: Any) -> DeviceOperations:
+        return DeviceOperations(self._rank, self._size, tensor.device)
 
     # --- reductions
 
@@ -168,15 +171,25 @@ class CollectivesProcessGroup(Group):
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:
         tensor = one(tensors, "send")
+        if self._goes_by_nccl(tensor):
+            return self._message(self._on(tensor).send(tensor, dstRank, tag))
         return self._noted(self._messages.send(tensor, dstRank, tag, self._timeout))
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:
         tensor = one(tensors, "recv")
+        if self._goes_by_nccl(tensor):
+            return self._message(self._on(tensor).recv(tensor, srcRank, tag))
         return self._noted(self._messages.recv(tensor, srcRank, tag, self._timeout))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         tensor = one(tensors, "recv")
+        if self._goes_by_nccl(tensor):
+            return self._message(self._on(tensor).recv(tensor, None, tag))
         return self._noted(self._messages.recv(tensor, None, tag, self._timeout))
+
+    def _goes_by_nccl(self, tensor: Any) -> bool:
+        """Whether a message of `tensor` goes by NCCL. The other rank's tensor then has to be on a device, too."""
+        return self._messages_by_nccl and is_cuda(tensor)
 
     def shutdown(self) -> None:
         """Ends the process group; operations in progress fail with Aborted. Does not wait for other ranks."""
@@ -190,10 +203,6 @@ class CollectivesProcessGroup(Group):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-
-def _is_cuda(tensor: Any) -> bool:
-    return bool(getattr(tensor, "is_cuda", False))
 
 
 def tensors_of(lists: Any) -> Any:

@@ -42,6 +42,11 @@ class Written(NamedTuple):
     finish: Finish
 
 
+def is_cuda(tensor: Any) -> bool:
+    """Whether `tensor` is a tensor on a CUDA device; False for any other object."""
+    return bool(getattr(tensor, "is_cuda", False))
+
+
 def check(tensor: Any) -> None:
     """Raises TypeError if `tensor` is not a tensor, or if a collective could not write its elements."""
     _plain(tensor)

@@ -68,6 +68,11 @@ def test_messages_and_collectives(tmp_path: Path) -> None:
     ranks(tmp_path, "messages")
 
 
+def test_messages_by_nccl(shared: dict[str, str], mps: dict[str, str], tmp_path: Path) -> None:
+    variables = {**shared, **mps, "LD_PRELOAD": nccl.find().path, "COLLECTIVES_TORCH_MESSAGES": "nccl"}
+    ranks(tmp_path, "by_nccl", more=variables)
+
+
 def test_fully_shard(tmp_path: Path) -> None:
     ranks(tmp_path, "sharded")
 

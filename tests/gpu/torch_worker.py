@@ -1,4 +1,4 @@
-"""A rank of torch.distributed on CUDA tensors: `messages`, `sharded`, or `train BACKEND DEVICE FILE`.
+"""A rank of torch.distributed on CUDA tensors: `messages`, `by_nccl`, `sharded`, or `train BACKEND DEVICE FILE`.
 
 RANK, WORLD_SIZE and STORE (a file) say how ranks meet. Rank r uses device r, counted modulo the number of devices.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -107,6 +108,54 @@ def messages() -> None:
     dist.destroy_process_group()
 
 
+def by_nccl() -> None:
+    """Messages that NCCL carries, in streams: all ranks send first, in one batch."""
+    device = begin("cpu:collectives,cuda:collectives")
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    side = torch.cuda.Stream(device)
+    for step in range(3):
+        with torch.cuda.stream(side):
+            x = torch.zeros(1 << 20, device=device)
+            for _ in range(50):
+                x += 0.02 * (RANK + 1 + step)  # still under way when the message is asked for
+            y = torch.full_like(x, -1.0)
+            operations = [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, left)]
+            works = dist.batch_isend_irecv(operations)
+            assert len(works) == 1
+            works[0].wait()
+            z = y * 2
+        expected = torch.full((1 << 20,), 2.0 * (left + 1 + step))
+        torch.testing.assert_close(z.cpu(), expected, rtol=1e-3, atol=0)
+    columns = torch.zeros(3, 4, device=device, dtype=torch.bfloat16).T
+    given = torch.arange(12, device=device, dtype=torch.bfloat16).reshape(4, 3) + RANK
+    if RANK % 2 == 0:
+        dist.send(given, right)
+        dist.recv(columns, left)
+    else:
+        dist.recv(columns, left)
+        dist.send(given, right)
+    total = torch.full((4,), RANK + 1.0, device=device)
+    dist.all_reduce(total)
+    assert torch.equal(columns.cpu(), (given - RANK + left).cpu())
+    assert torch.equal(total.cpu(), torch.full((4,), SIZE * (SIZE + 1) / 2))
+    narrow = given.to(torch.float8_e4m3fn)  # which has no name in __cuda_array_interface__
+    got = torch.empty_like(narrow)
+    operations = [dist.P2POp(dist.irecv, got, left), dist.P2POp(dist.isend, narrow, right)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert torch.equal(got.cpu().float(), (given - RANK + left).cpu().to(torch.float8_e4m3fn).float())
+    with suppress(ValueError):
+        dist.isend(given, right, tag=1)
+        raise AssertionError("a tag was not refused")
+    with suppress(ValueError):
+        dist.irecv(given)
+        raise AssertionError("a receive from any rank was not refused")
+    engines = {o["engine"] for o in dist.group.WORLD.communicator.dump()["operations"] if o["collective"] == "send"}
+    assert engines == {"nccl"}, engines
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def sharded() -> None:
     """fully_shard gives the parameters that DistributedDataParallel gives."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -127,5 +176,10 @@ def sharded() -> None:
 
 
 if __name__ == "__main__":
-    wanted: dict[str, Callable[..., None]] = {"messages": messages, "sharded": sharded, "train": train_digits}
+    wanted: dict[str, Callable[..., None]] = {
+        "messages": messages,
+        "by_nccl": by_nccl,
+        "sharded": sharded,
+        "train": train_digits,
+    }
     wanted[sys.argv[1]](*sys.argv[2:])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.launched import _CHOSEN, _HOME
-from tests.warm.parents import python
+from tests.warm.parents import OURS, interpreter
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 LIMIT: Final = 60.0  # seconds for a case, on a loaded machine
@@ -32,12 +32,13 @@ def run(
     limit: float = LIMIT,
     grace: float | None = None,
     before: Sequence[str] = (),
+    modules: Sequence[str] = OURS,
 ) -> list[Ended]:
     """Run a case of the worker on `size` ranks, to its end. `each`: more variables, by rank.
 
     `case` may be several, with spaces between them, which run one after the other in the same processes. `limit`: in
     seconds, for all. `grace`: seconds that the others have after the first one has ended, if some may never end.
-    `before`: the command that runs Python, such as a checker of memory.
+    `before`: the command that runs Python, such as a checker of memory. `modules`: what the worker imports at once.
 
     Ranks are no children of a launcher, which would end the others when one dies.
     """
@@ -58,7 +59,7 @@ def run(
             own = {"COLLECTIVES_RANK": str(rank), **((each or {}).get(rank, {}))}
             with output.open("w") as file:
                 variables = {**common, **own}
-                program = [*before, sys.executable] if before else [python(variables)]
+                program = [*before, sys.executable] if before else [interpreter(modules, variables)]
                 command = [*program, str(worker), *case.split()]
                 ranks.append(subprocess.Popen(command, env=variables, stdout=file, stderr=file))
         until = time.monotonic() + limit

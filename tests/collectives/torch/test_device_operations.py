@@ -143,6 +143,39 @@ def test_exchanges() -> None:
     on_ranks(body)
 
 
+def test_messages() -> None:
+    """What a tensor without gaps is sent from, and received into, is its own memory."""
+
+    def body(of: DeviceOperations, rank: int, go: Callable[..., None]) -> None:
+        x, y = torch.arange(6.0).view(2, 3), torch.zeros(3, 2)
+        if rank == 0:
+            operation = of.send(x, 1, 0)
+            assert operation.args[0].data_ptr() == x.data_ptr()
+            go(operation)
+            go(of.send(x.T, 1, 0))
+        else:
+            operation = of.recv(y.view(2, 3), 0, 0)
+            assert operation.args[0].data_ptr() == y.data_ptr() and operation.after is None
+            go(operation)
+            equal(y.view(2, 3), x)
+            into = torch.zeros(2, 3)
+            go(of.recv(into.T, 0, 0))
+            equal(into, x)
+
+    on_ranks(body)
+
+
+def test_messages_that_nccl_does_not_have() -> None:
+    of = DeviceOperations(0, SIZE, "here")
+    for message in (of.send, of.recv):
+        with pytest.raises(ValueError, match="tag is 3, but NCCL's messages have no tags: give 0"):
+            message(torch.ones(1), 1, 3)
+        with pytest.raises(TypeError, match="sparse"):
+            message(torch.eye(2).to_sparse(), 1, 0)
+    with pytest.raises(ValueError, match="give src"):
+        of.recv(torch.ones(1), None, 0)
+
+
 def test_all_memory_that_a_stream_uses_is_known() -> None:
     """Also copies and concatenations, which torch's own call does not name: the allocator has to wait for them."""
     of = DeviceOperations(0, SIZE, "here")

@@ -26,6 +26,10 @@ _pop = _function("cuCtxPopCurrent", _OUT)
 _create = _function("cuStreamCreate", _OUT, ctypes.c_uint)
 _destroy = _function("cuStreamDestroy", ctypes.c_void_p)
 _wait = _function("cuStreamWaitValue32", ctypes.c_void_p, _U64, ctypes.c_uint32, ctypes.c_uint)
+_create_event = _function("cuEventCreate", _OUT, ctypes.c_uint)
+_record_event = _function("cuEventRecord", ctypes.c_void_p, ctypes.c_void_p)
+_wait_event = _function("cuStreamWaitEvent", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+_destroy_event = _function("cuEventDestroy", ctypes.c_void_p)
 _register = _function("cuMemHostRegister", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
 
 
@@ -107,6 +111,25 @@ def launch(stream: int) -> None:
 
 def wait_value(stream: int, address: int, value: int) -> None:
     _check(_wait(stream, address, value, 0))
+
+
+def create_event() -> int:
+    event = ctypes.c_void_p()
+    _check(_create_event(ctypes.byref(event), 2))
+    assert event.value
+    return event.value
+
+
+def record_event(event: int, stream: int) -> None:
+    _check(_record_event(event, stream))
+
+
+def wait_event(stream: int, event: int) -> None:
+    _check(_wait_event(stream, event, 0))
+
+
+def destroy_event(event: int) -> None:
+    _check(_destroy_event(event))
 
 
 def register(address: int, nbytes: int) -> None:
