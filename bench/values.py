@@ -50,6 +50,11 @@ class Values:
         If `ranks` is None, all ranks count. A rank's input repeats the rank's table, so the correct result repeats the
         returned array.
         """
+        if self.op == "avg" and self.dtype.kind in "iu":  # the sum may wrap around
+            whole = self.table(0)
+            for rank in range(1, self.ranks):
+                whole += self.table(rank)
+            return np.trunc(whole / self.ranks).astype(self.dtype)
         if self.op == "avg":
             whole = self.table(0).astype(np.complex128)
             for rank in range(1, self.ranks):
@@ -127,9 +132,10 @@ def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int
 def slack(dtype: np.dtype[Any], op: str, ranks: int) -> float:
     """Return the relative error that is allowed in a result: 0, unless `op` is "avg".
 
-    An average may have a rounding error, since it is multiplied by 1/`ranks`. `dtype` is the type of the elements.
+    An average of other numbers than integers may have a rounding error, since it is multiplied by 1/`ranks`. `dtype` is
+    the type of the elements.
     """
-    if op != "avg" or ranks & (ranks - 1) == 0:
+    if op != "avg" or dtype.kind in "iu" or ranks & (ranks - 1) == 0:
         return 0.0
     return 2.0 ** {2: -7, 4: -22, 8: -51}[dtype.itemsize // (2 if dtype.kind == "c" else 1)]
 

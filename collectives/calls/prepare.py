@@ -330,8 +330,7 @@ def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
         raise TypeError(f"op must be a name, not {op!r}") from None
     if not _engine.supports(_engine.DTYPES[name], code):
         fitting = ", ".join(o for o, c in _engine.OPS.items() if _engine.supports(_engine.DTYPES[name], c))
-        cure = "take the sum, and divide it as you need, as by // size; " if op == "avg" and "int" in name else ""
-        raise TypeError(f"op {op!r} has no meaning for dtype {name}; {cure}these have: {fitting}")
+        raise TypeError(f"op {op!r} has no meaning for dtype {name}; these have: {fitting}")
     return _engine.DTYPES[name], code
 
 

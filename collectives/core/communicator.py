@@ -71,8 +71,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     this stream: a stream of CuPy, PyTorch or Numba, or a stream's handle. None means the current stream of the library
     of `x`. If `stream` is given for a call on host memory, ValueError is raised.
 
-    `op`, the reduction, is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex
-    dtypes, min and max for all dtypes except complex ones. The names that begin with b or l are for integers and bool.
+    `op`, the reduction, is one of sum prod min max avg band bor bxor land lor lxor. avg is for all dtypes except bool,
+    min and max for all dtypes except complex ones. The names that begin with b or l are for integers and bool. Sums and
+    products of integers wrap around. The average of integers is their sum, divided by the number of ranks and rounded
+    towards zero.
     `op` may also be a function of two arrays, see `collectives.Op`. This function runs in the calling thread, so the
     `_async` variant then returns only when the call is complete.
 

@@ -61,7 +61,13 @@ T floating(Op op, T a, T b) {
 // `divisor` 1 for none.
 template <class T>
 T averaged(Op op, T x, int divisor) {
-    return op == Op::avg ? x / static_cast<T>(divisor) : x;
+    if (op != Op::avg) return x;
+    if constexpr (std::is_integral_v<T>) {
+        using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+        return static_cast<T>(static_cast<Wide>(x) / static_cast<Wide>(divisor));
+    } else {
+        return x / static_cast<T>(divisor);
+    }
 }
 
 template <class T>
@@ -70,6 +76,7 @@ T integral(Op op, T a, T b) {
     using W = std::uint64_t;
     switch (op) {
         case Op::sum:
+        case Op::avg:
             return static_cast<T>(static_cast<U>(W(U(a)) + W(U(b))));
         case Op::prod:
             return static_cast<T>(static_cast<U>(W(U(a)) * W(U(b))));
@@ -160,12 +167,12 @@ Bytes reduce_complex(Op op, const std::vector<Bytes>& sources, std::size_t count
 }
 
 template <class T>
-Bytes reduce_integral(Op op, const std::vector<Bytes>& sources, std::size_t count) {
+Bytes reduce_integral(Op op, const std::vector<Bytes>& sources, std::size_t count, int divisor) {
     return each<T>(count, [&](std::size_t i) {
         T acc = at<T>(sources[0], i);
         if (is_logical(op)) acc = acc != 0;
         for (std::size_t s = 1; s < sources.size(); ++s) acc = integral(op, acc, at<T>(sources[s], i));
-        return acc;
+        return averaged(op, acc, divisor);
     });
 }
 
@@ -213,21 +220,21 @@ Bytes reduce(DType dtype, Op op, const std::vector<Bytes>& sources, std::size_t 
         case DType::float64:
             return reduce_floating<double>(op, sources, count, divisor);
         case DType::int8:
-            return reduce_integral<std::int8_t>(op, sources, count);
+            return reduce_integral<std::int8_t>(op, sources, count, divisor);
         case DType::int16:
-            return reduce_integral<std::int16_t>(op, sources, count);
+            return reduce_integral<std::int16_t>(op, sources, count, divisor);
         case DType::int32:
-            return reduce_integral<std::int32_t>(op, sources, count);
+            return reduce_integral<std::int32_t>(op, sources, count, divisor);
         case DType::int64:
-            return reduce_integral<std::int64_t>(op, sources, count);
+            return reduce_integral<std::int64_t>(op, sources, count, divisor);
         case DType::uint8:
-            return reduce_integral<std::uint8_t>(op, sources, count);
+            return reduce_integral<std::uint8_t>(op, sources, count, divisor);
         case DType::uint16:
-            return reduce_integral<std::uint16_t>(op, sources, count);
+            return reduce_integral<std::uint16_t>(op, sources, count, divisor);
         case DType::uint32:
-            return reduce_integral<std::uint32_t>(op, sources, count);
+            return reduce_integral<std::uint32_t>(op, sources, count, divisor);
         case DType::uint64:
-            return reduce_integral<std::uint64_t>(op, sources, count);
+            return reduce_integral<std::uint64_t>(op, sources, count, divisor);
         case DType::boolean:
             return reduce_boolean(op, sources, count);
         case DType::complex64:

@@ -83,7 +83,7 @@ constexpr bool supports(DType dtype, Op op) {
         case Op::max:
             return !is_complex(dtype);
         case Op::avg:
-            return is_floating(dtype) || is_complex(dtype);
+            return dtype != DType::boolean;
         case Op::band:
         case Op::bor:
         case Op::bxor:

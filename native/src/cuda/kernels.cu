@@ -50,6 +50,7 @@ template <class T, class Unsigned>
 __device__ __forceinline__ T combine_integers(T a, T b, u32 op) {
     switch (op) {
         case op_sum:
+        case op_avg:
             return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
         case op_prod:
             return static_cast<T>(static_cast<Unsigned>(a) * static_cast<Unsigned>(b));
@@ -141,7 +142,8 @@ struct Integer {
     static __device__ __forceinline__ Sum combine(Sum a, Sum b, u32 op) {
         return combine_integers<T, Unsigned>(a, b, op);
     }
-    static __device__ __forceinline__ Stored narrow(Sum value, u32 op, u32) {
+    static __device__ __forceinline__ Stored narrow(Sum value, u32 op, u32 ranks) {
+        if (op == op_avg) return static_cast<T>(value / static_cast<decltype(value + 0)>(ranks));
         return op >= op_land ? static_cast<T>(value != 0) : value;
     }
 };

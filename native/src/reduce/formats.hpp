@@ -96,6 +96,12 @@ struct Plain {
     }
 };
 
+// Integers whose average has the sign of T: their sums wrap around, as those of unsigned ones do.
+template <class T>
+struct Whole : Plain<std::make_unsigned_t<T>> {
+    using Scale = T;
+};
+
 // Truth values: a number is true unless it is zero. Lanes have only ones or only zeros, stored as 1 or 0.
 template <class T>
 struct Truth {

@@ -18,6 +18,14 @@ constexpr ReduceFn hot = entry<Kernel<F, O, false>, S, true, ElementBytes, true>
 template <class F, Stores S, std::size_t ElementBytes = F::unit>
 constexpr ReduceFn average = entry<Kernel<F, Sum, true>, S, true, ElementBytes, true>;
 
+// A sum that is not the last is not divided, which would take longer than to add.
+template <class T, class U, Stores S>
+void average_integers(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t count,
+                      double scale) {
+    if (scale == 1.0) return hot<Plain<U>, Sum, S>(dst, sources, n, count, scale);
+    entry<Kernel<Whole<T>, Sum, true>, S, false, sizeof(T), true>(dst, sources, n, count, scale);
+}
+
 template <class F, class O, std::size_t ElementBytes = F::unit, std::size_t Unit = F::unit>
 constexpr ReduceFn plain = entry<Kernel<F, O, false, Unit>, Stores::cached, false, ElementBytes, true>;
 
@@ -57,13 +65,15 @@ ReduceFn find_complex(Op op) {
 }
 
 // `U`: the unsigned type of the same size. Sums, products and bitwise operations do not depend on the sign,
-// and unsigned arithmetic wraps around.
+// and unsigned arithmetic wraps around. The quotient of an average has the sign of the sum.
 template <class T, class U, Stores S>
 ReduceFn find_integer(Op op) {
     using Bits = Plain<std::uint64_t>;
     switch (op) {
         case Op::sum:
             return hot<Plain<U>, Sum, S>;
+        case Op::avg:
+            return average_integers<T, U, S>;
         case Op::prod:
             return plain<Plain<U>, Prod>;
         case Op::min:
@@ -82,8 +92,6 @@ ReduceFn find_integer(Op op) {
             return logical<Truth<U>, Or>;
         case Op::lxor:
             return logical<Truth<U>, Xor>;
-        case Op::avg:
-            break;
     }
     return nullptr;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/copy.hpp"
+#include "reduce/division.hpp"
 #include "reduce/formats.hpp"
 #include "reduce/reduce.hpp"
 
@@ -130,13 +131,38 @@ struct Scaler {
     }
 };
 
-template <int B, class T>
-COLLECTIVES_INLINE Vec<T, B> scale_by(const Scaler<T>& scaler, Vec<T, B> v) {
+// Of integers, whose sums are unsigned because these wrap around. The sign is that of `T`.
+template <class T>
+    requires std::is_integral_v<T>
+struct Scaler<T> {
+    using U = std::make_unsigned_t<T>;
+    Reciprocal<U> reciprocal{};
+
+    // `scale`: the reciprocal of an integer up to 2^31. Its own reciprocal, rounded twice, is almost that
+    // integer.
+    static Scaler from(double scale) {
+        return {Reciprocal<U>::of(static_cast<std::uint64_t>(1.0 / scale + 0.5))};
+    }
+
+    template <int B>
+    COLLECTIVES_INLINE Vec<U, B> operator()(Vec<U, B> v) const {
+        if constexpr (std::is_signed_v<T>) {
+            const auto negative = as<Vec<U, B>>(as<Vec<T, B>>(v) < Vec<T, B>{});  // -1 if it is, else 0
+            const Vec<U, B> magnitude = (v ^ negative) - negative;
+            return (reciprocal.template quotients<B>(magnitude) ^ negative) - negative;
+        } else {
+            return reciprocal.template quotients<B>(v);
+        }
+    }
+};
+
+template <int B, class S, class V>
+COLLECTIVES_INLINE V scale_by(const S& scaler, V v) {
     return scaler.template operator()<B>(v);
 }
 
-template <int B, class T>
-COLLECTIVES_INLINE Pair<Vec<T, B>> scale_by(const Scaler<T>& scaler, Pair<Vec<T, B>> v) {
+template <int B, class S, class V>
+COLLECTIVES_INLINE Pair<V> scale_by(const S& scaler, Pair<V> v) {
     return {scaler.template operator()<B>(v.first), scaler.template operator()<B>(v.second)};
 }
 

@@ -43,7 +43,7 @@ def ops(dtype: np.dtype[Any]) -> list[str]:
         return ["sum", "prod", "avg"]
     if dtype in FLOATS:
         return ["sum", "prod", "min", "max", "avg"]
-    return ["sum", "prod", "min", "max", *_BITS, *_LOGIC]
+    return ["sum", "prod", "min", "max", *_BITS, *_LOGIC, *([] if dtype == BOOL else ["avg"])]
 
 
 def is_exact(dtype: np.dtype[Any]) -> bool:
@@ -58,6 +58,8 @@ def reduced(inputs: Sequence[Array], op: str) -> Array:
         return np.asarray(_LOGIC[op].reduce(stack != 0, axis=0)).astype(dtype)
     if op in _BITS:
         return np.asarray(_BITS[op].reduce(stack, axis=0))
+    if op == "avg" and is_exact(dtype):
+        return quotient(np.add.reduce(stack, axis=0, dtype=dtype), len(inputs))
     if not is_exact(dtype):
         stack = stack.astype(np.complex128 if dtype in COMPLEXES else np.float64)
     if op == "avg":
@@ -65,6 +67,11 @@ def reduced(inputs: Sequence[Array], op: str) -> Array:
     function = {**_ORDER, **_SUMS}[op]
     with np.errstate(over="ignore"):
         return np.asarray(function.reduce(stack, axis=0, dtype=stack.dtype))
+
+
+def quotient(total: Array, ranks: int) -> Array:
+    """The average of integers: their sum, which wraps around, divided by `ranks` and rounded towards zero."""
+    return np.asarray(total // ranks + ((total < 0) & (total % ranks != 0)))
 
 
 def same(actual: Any, expected: Array, dtype: np.dtype[Any], terms: int) -> str:

@@ -51,10 +51,11 @@ def compiled(nvrtc: Any, architecture: str, options: list[str]) -> tuple[bytes, 
 @pytest.mark.parametrize("dtype", [*dtype_names().values()])
 def test_reductions_are_compiled_without_a_warning(dtype: str, nvrtc: Any) -> None:
     element = "boolean" if dtype == "bool" else dtype
-    op = _engine.OPS["prod" if dtype.startswith("complex") else "max"]
-    ptx, log = compiled(nvrtc, "80", [f"-DCOLLECTIVES_ELEMENT={element}", f"-DCOLLECTIVES_OP={op}"])
-    assert log == "" and b".entry collectives_reduce" in ptx
-    assert b"fma.rn" not in ptx  # which would round otherwise than the CPU
+    for op in ("prod" if dtype.startswith("complex") else "max", *(() if dtype == "bool" else ("avg",))):
+        options = [f"-DCOLLECTIVES_ELEMENT={element}", f"-DCOLLECTIVES_OP={_engine.OPS[op]}"]
+        ptx, log = compiled(nvrtc, "80", options)
+        assert log == "" and b".entry collectives_reduce" in ptx
+        assert b"fma.rn" not in ptx  # which would round otherwise than the CPU
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

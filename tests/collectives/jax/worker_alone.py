@@ -79,7 +79,7 @@ def arguments() -> None:
     refused(RuntimeError, ["collectives.init()"], cj.allreduce, x)
     with collectives.init():
         wrong: list[tuple[type[Exception], list[str], Callable[[Any], Any], Any]] = [
-            (TypeError, ["'avg'", "int32"], lambda x: cj.allreduce(x, "avg"), jnp.arange(3)),
+            (TypeError, ["'avg'", "bool"], lambda x: cj.allreduce(x, "avg"), jnp.ones(3, bool)),
             (TypeError, ["float8_e4m3fn"], cj.allreduce, jnp.ones(3, jnp.float8_e4m3fn)),
             (TypeError, ["int4"], cj.allgather, jnp.ones(3, jnp.int4)),
             (TypeError, ["jax.random.key_data"], cj.broadcast, jax.random.key(0)),

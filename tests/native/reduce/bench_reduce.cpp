@@ -63,7 +63,8 @@ constexpr Case cases[] = {
     {DType::float32, Op::avg},    {DType::bfloat16, Op::avg}, {DType::float32, Op::max},
     {DType::float32, Op::prod},   {DType::int8, Op::prod},    {DType::int64, Op::prod},
     {DType::uint64, Op::min},     {DType::int32, Op::bxor},   {DType::int32, Op::land},
-    {DType::complex64, Op::prod}, {DType::boolean, Op::sum},
+    {DType::complex64, Op::prod}, {DType::boolean, Op::sum},  {DType::int8, Op::avg},
+    {DType::int32, Op::avg},      {DType::int64, Op::avg},
 };
 
 constexpr std::size_t sizes[] = {8, 64, 1 << 10, 8 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
+#include <type_traits>
 
 #include "data.hpp"
 #include "reduce/reduce.hpp"
@@ -313,6 +315,80 @@ TEST_CASE("the average of equal values is that value") {
             CAPTURE(n);
             CHECK(average == ones);
         }
+}
+
+namespace {
+
+// Checks values / n, rounded towards zero, in every instruction set.
+template <class T>
+void check_quotients(DType dtype, const std::vector<T>& values, std::int64_t n) {
+    Bytes source(values.size() * sizeof(T)), expected(source.size());
+    std::memcpy(source.data(), values.data(), source.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+        reference::set(expected, i, static_cast<T>(static_cast<Wide>(values[i]) / static_cast<Wide>(n)));
+    }
+    const std::byte* const sources[] = {source.data()};
+    for (const Isa isa : isas()) {
+        Bytes result(source.size());
+        reduce_kernel(dtype, Op::avg, Stores::cached, isa)(result.data(), sources, 1, values.size(),
+                                                           1.0 / static_cast<double>(n));
+        CAPTURE(name(dtype));
+        CAPTURE(name(isa));
+        CAPTURE(n);
+        REQUIRE((result == expected));
+    }
+}
+
+// Numbers on both sides of multiples of n, the largest ones and the smallest among them, and random ones.
+template <class T>
+void check_large_quotients(DType dtype, std::mt19937_64& random) {
+    using U = std::make_unsigned_t<T>;
+    constexpr auto highest = std::numeric_limits<T>::max();
+    std::vector<std::int64_t> divisors{1, 2, 3, 5, 7, 10, 641, 65535, 65536, 65537, (1LL << 31) - 1};
+    for (int i = 0; i < testing::fewer(100); ++i)
+        divisors.push_back(1 + static_cast<std::int64_t>(random() >> (33 + random() % 30)));
+    for (const std::int64_t n : divisors) {
+        std::vector<T> values{0, 1, highest, std::numeric_limits<T>::min()};
+        for (int i = 0; i < 300; ++i) {
+            const U any = static_cast<U>(i % 3 == 0 ? U{0} + highest - i : random() >> (random() % 64));
+            const auto multiple = static_cast<U>(any - any % static_cast<U>(n));
+            for (const int beside : {-1, 0, 1}) {
+                const auto x = static_cast<U>(multiple + static_cast<U>(beside));
+                values.push_back(static_cast<T>(x));
+                values.push_back(static_cast<T>(U{0} - x));
+            }
+            values.push_back(static_cast<T>(any));
+        }
+        check_quotients(dtype, values, n);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("the average of integers is exact: all 8-bit and 16-bit numbers, and more ranks than fit these") {
+    const auto check_all = [&]<class T>(DType dtype, T, const std::vector<std::int64_t>& divisors) {
+        std::vector<T> values(std::size_t{1} << (8 * sizeof(T)));
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(i);
+        for (const std::int64_t n : divisors) check_quotients(dtype, values, n);
+    };
+    std::vector<std::int64_t> divisors{65535, 65536, 65537, 100000, (1LL << 31) - 1};
+    for (std::int64_t n = 1; n <= 300; ++n) divisors.push_back(n);
+    check_all(DType::int8, std::int8_t{}, divisors);
+    check_all(DType::uint8, std::uint8_t{}, divisors);
+    divisors = {1, 2, 3, 7, 255, 256, 257, 32767, 32768, 32769, 65535, 65536, 65537, (1LL << 31) - 1};
+    std::mt19937_64 random(16);
+    for (int i = 0; i < testing::fewer(100); ++i) divisors.push_back(1 + static_cast<int>(random() % 65536));
+    check_all(DType::int16, std::int16_t{}, divisors);
+    check_all(DType::uint16, std::uint16_t{}, divisors);
+}
+
+TEST_CASE("the average of integers is exact: 32-bit and 64-bit numbers") {
+    std::mt19937_64 random(64);
+    check_large_quotients<std::int32_t>(DType::int32, random);
+    check_large_quotients<std::uint32_t>(DType::uint32, random);
+    check_large_quotients<std::int64_t>(DType::int64, random);
+    check_large_quotients<std::uint64_t>(DType::uint64, random);
 }
 
 TEST_CASE("a scale that is no reciprocal of an integer multiplies") {

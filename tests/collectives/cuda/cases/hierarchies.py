@@ -80,7 +80,7 @@ def hierarchy() -> None:
         np.testing.assert_array_equal(comm.allreduce(short).get(), [SIZE, 2 * SIZE])
         assert _engine(comm) != "hierarchy"
         with raises(TypeError, "avg"):
-            comm.allreduce(cupy.asarray(np.ones(2, np.int32)), "avg")
+            comm.allreduce(cupy.asarray(np.ones(2, bool)), "avg")
         with raises(ValueError, "unknown op"):
             comm.allreduce(x, "sun")
 

@@ -61,7 +61,7 @@ def ops() -> None:
         np.testing.assert_array_equal(comm.scan(x).get(), np.array([1.0, 2.0, 3.0]) * (RANK + 1) + RANK)
         assert "nccl" not in engines(comm)[-3:]
         with raises(TypeError, "avg"):
-            comm.allreduce(bits, "avg")
+            comm.allreduce(flags, "avg")
         with raises(ValueError, "unknown op", "sum"):
             comm.allreduce(bits, "sun")
 

@@ -37,7 +37,7 @@ def chosen() -> None:
         np.testing.assert_array_equal(total.get(), np.full(4, SIZE * SIZE * 1.0))
         np.testing.assert_array_equal(work.wait().get(), np.full(4, SIZE * 1.0))
         with raises(TypeError, "avg"):
-            comm.allreduce(array(np.ones(3, np.int32)), "avg")
+            comm.allreduce(array(np.ones(3, bool)), "avg")
 
 
 @case
