@@ -84,6 +84,7 @@ class Operation:
     run on sections of so many elements, one after the other; 0: on everything at once. Sections need bounds that are
     numbers, and a program that processes each element independently. `part`: 0 for an operation that is a call by
     itself. If several messages make up one call, PART_FIRST for the first message and PART_OTHER for the others.
+    `divisor`: of an average, if it is not the number of ranks.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Operation:
         at_a_time: int = 0,
         part: int = 0,
         call_bytes: int = 0,
+        divisor: int = 0,
     ) -> None: ...
     @property
     def sections(self) -> int: ...

@@ -40,6 +40,7 @@ class Shape(NamedTuple):
     - `in_place`: whether input and output are the same memory
     - `purpose`: a text that ranks compare before the collective, to notice that they call different collectives
     - `call_bytes`: the bytes of all results of a call that consists of several collectives; else 0
+    - `divisor`: of an average, if the arrays are sums already: the number of ranks that they are of; else 0
     """
 
     collective: str
@@ -52,6 +53,7 @@ class Shape(NamedTuple):
     in_place: bool = False
     purpose: str = ""
     call_bytes: int = 0
+    divisor: int = 0
 
     @property
     def uneven(self) -> bool:
@@ -135,6 +137,7 @@ class Preparer:
             (code, op, dtype, shape.agreed, shape.root, stands_for),
             at_a_time,
             call_bytes=shape.call_bytes,
+            divisor=shape.divisor,
         )
 
     def check_op_name(self, op: str) -> None:
@@ -250,7 +253,12 @@ class Preparer:
         into sections. So reduced data is still in the processor's caches when it is sent. Sections are possible because
         each element of the result depends only on the elements at the same index.
         """
-        if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
+        if (
+            shape.collective != "allreduce"
+            or shape.divisor
+            or self.situation.kind != "tcp"
+            or self.situation.hosts != 1
+        ):
             return 0
         return SECTION // shape.dtype.itemsize
 

@@ -56,6 +56,7 @@ class Sliced(NamedTuple):
     - `uneven`: whether parts may differ
     - `in_place`: whether the collective runs in the memory that it reads
     - `slices`: the number of slices
+    - `divisor`: as in `Shape`
     """
 
     name: str
@@ -69,6 +70,7 @@ class Sliced(NamedTuple):
     uneven: bool
     in_place: bool
     slices: int
+    divisor: int = 0
 
     def shape(self, index: int) -> Shape:
         """Returns the collective of slice `index`, as the C++ engine runs it."""
@@ -77,13 +79,14 @@ class Sliced(NamedTuple):
         if name in ELEMENTWISE:
             inp = 0 if name == "broadcast" else total
             aliased = self.in_place and name != "broadcast"  # which has no input
-            return Shape(name, self.dtype, inp, total, total, self.op, self.root, aliased)
+            return Shape(name, self.dtype, inp, total, total, self.op, self.root, aliased, divisor=self.divisor)
         own = shares[self.rank]
         if name == "alltoall":
             return Shape(name, self.dtype, total, total, total)
         if name == "reduce_scatter":
             agreed = f"counts {list(shares)}" if self.uneven else ""
-            return Shape(name, self.dtype, shares if self.uneven else total, own, total, self.op, purpose=agreed)
+            given = shares if self.uneven else total
+            return Shape(name, self.dtype, given, own, total, self.op, purpose=agreed, divisor=self.divisor)
         whole, agreed_count = (shares, 0) if self.uneven else (total, own)
         if name == "scatter":
             return Shape(name, self.dtype, whole, own, agreed_count, root=self.root)

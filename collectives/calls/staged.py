@@ -98,14 +98,17 @@ class StagedCalls:
         op: str = "",
         root: int = -1,
         places: Sequence[int] = (),
+        divisor: int = 0,
     ) -> StagedCall:
         """Returns a collective of checked arrays, of any size; also a scatter.
 
-        `like`: as in `StagedCall`. `shares`: as in `Sliced`. `places`: the addresses of the parts of the array that has
-        a part for each rank, if they do not lie one after another.
+        `like`: as in `StagedCall`. `shares`, `divisor`: as in `Sliced`. `places`: the addresses of the parts of the
+        array that has a part for each rank, if they do not lie one after another.
         """
         uneven = len({*shares}) > 1
-        return self._call(name, like, x, out, shares, op, root, "auto", deadline, uneven=uneven, places=places)
+        return self._call(
+            name, like, x, out, shares, op, root, "auto", deadline, uneven=uneven, places=places, divisor=divisor
+        )
 
     def _uneven(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> StagedCall | None:
         calls, collective, algorithm = self._calls, _UNEVEN[name], args[-1]
@@ -147,6 +150,7 @@ class StagedCalls:
         *,
         uneven: bool,
         places: Sequence[int] = (),
+        divisor: int = 0,
     ) -> StagedCall:
         for array, what in ((given, "x"), (made, "out" if name != "broadcast" else "x")):
             if array is not None:
@@ -160,7 +164,7 @@ class StagedCalls:
         count = slices.count_of(sum(shares) * like.dtype.itemsize)
         one = Sliced(
             name, like.dtype, op or "sum", max(root, 0), inp, out, shares, self._calls.rank, uneven,
-            name in ("allreduce", "broadcast"), count,
+            name in ("allreduce", "broadcast"), count, divisor,
         )  # fmt: skip
         if not self._calls.prepare.collective(one.shape(0), algorithm).in_place:
             one = one._replace(in_place=name == "broadcast")

@@ -12,7 +12,8 @@ same place form a group of H ranks, which moves its data through pinned host mem
     reduce_scatter  inside, the blocks of each place are reduced to it; between, they are reduced to their ranks
 
 The last four also have parts of different lengths. A rank copies 1/L of the array, or of the gathered arrays, to or
-from host memory. Without two levels it copies all; in gather and scatter, the root does.
+from host memory. Without two levels it copies all; in gather and scatter, the root does. Averages of integers are sums
+inside, and are divided between hosts, by the number of all ranks.
 
 Invariant: the array of the result holds what a rank has between two phases. More memory of the device, 1/L of the
 array, is needed only by reduce on all ranks but the root, by gather and scatter on the ranks of the root's host but the
@@ -88,7 +89,8 @@ class TwoLevelTask:
 class _Run:
     """One run of a call: what its phases have in common.
 
-    `x`, `out`: the arrays, with one axis. `counts`: the elements of each part of x. `place`, `host`: of this rank.
+    `op`: that of the call; `inner_op`: inside hosts. `divisor`: as in `Shape`, between hosts. `x`, `out`: the arrays,
+    with one axis. `counts`: the elements of each part of x. `place`, `host`: of this rank.
     `root_place`, `root_host`: of the root. `rows`: as in `Checked`. `peers`: the ranks with this place, by host.
     """
 
@@ -99,12 +101,15 @@ class _Run:
         self.root_host, self.root_place = (
             (layout.hosts[call.root], layout.local_rank(call.root)) if call.root >= 0 else (-1, -1)
         )
-        self.op: Final = call.op
         self.given: Final = None if call.x is None else _flat(call.x)
         self.out: Final = None if call.out is None else _flat(call.out)._replace(stream=call.stream)
         like = self.given or self.out
         assert like is not None
         self.like: Final = like
+        divides_once = call.op == "avg" and like.dtype.kind in "iu"
+        self.op: Final = call.op
+        self.inner_op: Final = "sum" if divides_once else call.op
+        self.divisor: Final = layout.size if divides_once else 0
         each = len(layout.members[0])
         ends = [like.size * place // each for place in range(each + 1)]
         self.counts: Final = [b - a for a, b in pairwise(ends)]
@@ -151,7 +156,7 @@ class _Run:
     def inside(self, name: str, planned: Sequence[Piece], written: CudaArray | None) -> None:
         """Let NCCL run its calls on the ranks of this host, all of which come here. `name`: what they amount to."""
         call, within = self._call, self._levels.within
-        op = self.op if name == "reduce_scatter" else ""
+        op = self.inner_op if name == "reduce_scatter" else ""
         size = sum(self.rows) or self.like.size
         operation = within.agreement(name, self.like.dtype, op, 0, 0, f"{call.name} of {size}")
         arrays = [] if written is None else [written]
@@ -179,16 +184,16 @@ class _Run:
             between = self._levels.between
             one = between.staged.checked(
                 name, self.like, x, out, shares, self._deadline,
-                op=self.op, root=self.root_host, places=places,
+                op=self.op, root=self.root_host, places=places, divisor=self.divisor,
             )  # fmt: skip
             one.run(between.group, self._deadline.left)
 
     def reduce_parts(self, part: CudaArray) -> None:
         """Inside, reduce each part of x to its place, in `part`."""
         if self._is_even:
-            planned = pieces.collective("reduce_scatter", self.x, part, len(self.counts), self.op, -1)
+            planned = pieces.collective("reduce_scatter", self.x, part, len(self.counts), self.inner_op, -1)
         else:
-            planned = pieces.reduce_scatterv(self.x, part, self.counts, self.place, self.op)
+            planned = pieces.reduce_scatterv(self.x, part, self.counts, self.place, self.inner_op)
         self.inside("reduce_scatter", planned, part)
 
     def collect_parts(self, whole: CudaArray) -> None:
@@ -285,7 +290,7 @@ def _reduce_scatter(run: _Run) -> None:
     sums = run.scratch(sum(shares))
     given, made = _addresses(run.x, run.rows), _addresses(sums, shares)
     blocks = [(of.local_rank(rank), given[rank], made[of.hosts[rank]], run.rows[rank]) for rank in range(of.size)]
-    run.inside("reduce_scatter", pieces.reductions(run.x, blocks, run.place, run.op), sums)
+    run.inside("reduce_scatter", pieces.reductions(run.x, blocks, run.place, run.inner_op), sums)
     run.between("reduce_scatter", sums, run.result, shares)
 
 

@@ -87,7 +87,8 @@ struct PyProgram {
 
 PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
                            nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity,
-                           std::uint64_t at_a_time, int part, std::uint64_t call_bytes) {
+                           std::uint64_t at_a_time, int part, std::uint64_t call_bytes,
+                           std::uint64_t divisor) {
     if (part < 0 || part > static_cast<int>(Operation::Part::other)) throw nb::value_error("no such part");
     if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
     if (!supports(static_cast<DType>(dtype), static_cast<Op>(op))) {
@@ -102,6 +103,7 @@ PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op
     call.root = static_cast<std::uint32_t>(identity[4]);
     call.algorithm = static_cast<std::uint32_t>(identity[5]);
     if (at_a_time > 0) {
+        if (divisor != 0) throw nb::value_error("an operation in sections has no divisor of its own");
         const auto n = nb::cast<std::uint64_t>(in_bounds);
         if (nb::cast<std::uint64_t>(out_bounds) != n) throw nb::value_error("buffers of different sizes");
         return {std::make_shared<const Operation>(Operation::in_sections(
@@ -111,6 +113,7 @@ PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op
         program.program, static_cast<DType>(dtype), static_cast<Op>(op), to_bounds(in_bounds, plan.in_blocks),
         to_bounds(out_bounds, plan.out_blocks), call, static_cast<Operation::Part>(part));
     made->set_call_bytes(call_bytes);
+    if (divisor != 0) made->set_divisor(divisor);
     return {std::move(made)};
 }
 
@@ -134,12 +137,12 @@ void add_programs(nb::module_& module) {
             "__init__",
             [](PyOperation* self, const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
                nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity, std::uint64_t at_a_time,
-               int part, std::uint64_t call_bytes) {
+               int part, std::uint64_t call_bytes, std::uint64_t divisor) {
                 new (self) PyOperation(make_operation(program, dtype, op, in_bounds, out_bounds, identity,
-                                                      at_a_time, part, call_bytes));
+                                                      at_a_time, part, call_bytes, divisor));
             },
             "program"_a, "dtype"_a, "op"_a, "in_bounds"_a, "out_bounds"_a, "identity"_a, "at_a_time"_a = 0,
-            "part"_a = 0, "call_bytes"_a = 0)
+            "part"_a = 0, "call_bytes"_a = 0, "divisor"_a = 0)
         .def_prop_ro("sections", [](const PyOperation& self) { return self.operation->sections(); })
         .def_prop_ro("memory", [](const PyOperation& self) { return self.operation->memory(); })
         .def_prop_ro("in_bytes", [](const PyOperation& self) { return self.operation->in_bytes(); })

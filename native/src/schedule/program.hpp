@@ -219,6 +219,8 @@ class Operation {
     std::size_t unit() const { return unit_; }
     // The factor of a final reduction for an average: one over the number of ranks.
     double scale() const { return scale_; }
+    // If the operands are sums already: the number of ranks that they are of.
+    void set_divisor(std::uint64_t divisor) { scale_ = 1.0 / static_cast<double>(divisor); }
     // The kernel for its reductions; null if `op` has no meaning for the element type.
     ReduceFn kernel(Stores stores) const { return kernels_[static_cast<std::size_t>(stores)]; }
     // The kernel that stores results to several destinations, or null.
