@@ -8,7 +8,7 @@ namespace collectives::nccl {
 
 namespace {
 
-enum class Sort { integer, floating, narrow, complex, boolean, none };
+enum class Sort { number, narrow, complex, boolean, none };
 
 struct Known {
     std::string_view name;
@@ -18,18 +18,18 @@ struct Known {
 };
 
 constexpr std::array known{
-    Known{"float16", type_float16, 1, Sort::floating},
-    Known{"bfloat16", type_bfloat16, 1, Sort::floating},
-    Known{"float32", type_float32, 1, Sort::floating},
-    Known{"float64", type_float64, 1, Sort::floating},
+    Known{"float16", type_float16, 1, Sort::number},
+    Known{"bfloat16", type_bfloat16, 1, Sort::number},
+    Known{"float32", type_float32, 1, Sort::number},
+    Known{"float64", type_float64, 1, Sort::number},
     Known{"float8_e4m3fn", type_float8_e4m3, 1, Sort::narrow},
     Known{"float8_e5m2", type_float8_e5m2, 1, Sort::narrow},
-    Known{"int8", type_int8, 1, Sort::integer},
-    Known{"int32", type_int32, 1, Sort::integer},
-    Known{"int64", type_int64, 1, Sort::integer},
-    Known{"uint8", type_uint8, 1, Sort::integer},
-    Known{"uint32", type_uint32, 1, Sort::integer},
-    Known{"uint64", type_uint64, 1, Sort::integer},
+    Known{"int8", type_int8, 1, Sort::number},
+    Known{"int32", type_int32, 1, Sort::number},
+    Known{"int64", type_int64, 1, Sort::number},
+    Known{"uint8", type_uint8, 1, Sort::number},
+    Known{"uint32", type_uint32, 1, Sort::number},
+    Known{"uint64", type_uint64, 1, Sort::number},
     Known{"bool", type_uint8, 1, Sort::boolean},
     Known{"complex64", type_float32, 2, Sort::complex},
     Known{"complex128", type_float64, 2, Sort::complex},
@@ -82,7 +82,7 @@ std::string why_not_reduced(std::string_view dtype, Op op, int version, int capa
             return "";
         case Op::avg:
             elements.op = op_avg;
-            return one.sort == Sort::integer ? "NCCL's average of integers overflows" : "";
+            return "";
         case Op::prod:
             elements.op = op_prod;
             return is_complex ? "NCCL has no complex numbers, and a product is not one of pairs" : "";

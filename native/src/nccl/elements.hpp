@@ -1,7 +1,8 @@
 // Which of NCCL's element types and operators stand for those of this library.
 //
 // Invariant: what NCCL would refuse, or compute in another way than this library, has a reason here and no
-// type. Complex sums are sums of pairs.
+// type. Complex sums are sums of pairs. NCCL's average of integers is this library's: their
+// sum wraps around, and its quotient is rounded towards zero.
 #pragma once
 
 #include <cstdint>

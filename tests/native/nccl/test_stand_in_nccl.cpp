@@ -88,12 +88,14 @@ TEST_CASE("dtypes and ops that NCCL lacks have a reason") {
     CHECK(elements.op == nccl::op_max);
     CHECK(why("bfloat16", Op::avg) == "");
     CHECK(elements.op == nccl::op_avg);
+    CHECK(why("int32", Op::avg) == "");
+    CHECK(elements.op == nccl::op_avg);
     CHECK(why("float8_e5m2", Op::sum) == "");
     CHECK(elements.type == nccl::type_float8_e5m2);
     CHECK(has(why("float8_e5m2", Op::sum, nccl::version(2, 23)), "from 2.24.0 on"));
     CHECK(has(why("float8_e4m3fn", Op::sum, newest, 89), "compute capability 9.0"));
     for (const auto& [dtype, op] :
-         {std::pair("int16", Op::sum), std::pair("complex64", Op::prod), std::pair("int32", Op::avg),
+         {std::pair("int16", Op::sum), std::pair("complex64", Op::prod), std::pair("bool", Op::avg),
           std::pair("int32", Op::bxor), std::pair("bool", Op::lxor)}) {
         CHECK(why(dtype, op) != "");
     }

@@ -14,6 +14,7 @@ import numpy as np
 import collectives
 from collectives import PeerLost
 from collectives.transports.host import HostIdentity
+from tests.collectives.conformance.reference import reduced
 from tests.collectives.cuda.by_name import raises
 from tests.collectives.cuda.cases.common import case, start
 from tests.collectives.cuda.runs_on import RANK, SIZE, Stream, cupy
@@ -62,8 +63,7 @@ def hierarchy() -> None:
             assert _engine(comm) == "hierarchy"
         for dtype in (np.float64, np.int32, np.uint8, np.complex64, ml_dtypes.bfloat16):
             for op in ("sum", "max", "prod", "avg"):
-                complex_ = np.dtype(dtype).kind == "c"
-                if (op == "avg" and np.dtype(dtype).kind in "iu") or (op in ("max", "prod") and complex_):
+                if op in ("max", "prod") and np.dtype(dtype).kind == "c":
                     continue
                 _check(comm, 100, dtype, op)
                 assert _engine(comm) == "hierarchy"
@@ -101,11 +101,11 @@ def _check_collectives(comm: collectives.Communicator, count: int, dtype: Any, r
         assert _engine(comm) == "hierarchy"
         y = cupy.asarray(inputs[RANK])
         for out in (None, y):
-            reduced = comm.reduce(x if out is None else y, root=root, out=out)
+            on_root = comm.reduce(x if out is None else y, root=root, out=out)
             assert _engine(comm) == "hierarchy"
-            assert (reduced is None) == (root != RANK)
-            if reduced is not None:
-                np.testing.assert_array_equal(reduced.get(), total, err_msg=f"{count} {dtype} to {root}")
+            assert (on_root is None) == (root != RANK)
+            if on_root is not None:
+                np.testing.assert_array_equal(on_root.get(), total, err_msg=f"{count} {dtype} to {root}")
     np.testing.assert_array_equal(comm.allgather(x).get(), np.stack(inputs))
     assert _engine(comm) == "hierarchy"
     rows = [_numbers(rank, (SIZE, min(count, 300_001)), dtype) for rank in range(SIZE)]
@@ -147,6 +147,25 @@ def _check_parts(comm: collectives.Communicator, counts: Any, dtype: Any, roots:
         np.testing.assert_array_equal(mine.get(), rows[root][own])
 
 
+def _check_averages(comm: collectives.Communicator, dtype: Any) -> None:
+    """Of integers whose sums wrap around, which are divided once."""
+    info, random = np.iinfo(dtype), np.random.default_rng(3)
+    inputs = [random.integers(info.min, info.max, 30 * SIZE, dtype, endpoint=True) for _ in range(SIZE)]
+    expected = reduced(inputs, "avg")
+    x = cupy.asarray(inputs[RANK])
+    counts = [0, 60] * (SIZE // 2)
+    end = sum(counts[: RANK + 1])
+    np.testing.assert_array_equal(comm.reduce_scatter(x, "avg").get(), np.split(expected, SIZE)[RANK])
+    np.testing.assert_array_equal(comm.reduce_scatterv(x, counts, "avg").get(), expected[end - counts[RANK] : end])
+    on_root = comm.reduce(x, "avg", root=1)
+    assert (on_root is None) == (RANK != 1)
+    if on_root is not None:
+        np.testing.assert_array_equal(on_root.get(), expected)
+    assert comm.allreduce(x, "avg", out=x) is x
+    np.testing.assert_array_equal(x.get(), expected)
+    assert _engine(comm) == "hierarchy"
+
+
 @case
 def hierarchy_of_collectives() -> None:
     """All but allreduce; lengths that ranks of a host do not divide, parts of different lengths, and long arrays."""
@@ -162,6 +181,8 @@ def hierarchy_of_collectives() -> None:
             _check_parts(comm, counts, np.float32, (0, SIZE - 1))
         _check_parts(comm, [80_000 * rank for rank in range(SIZE)], np.int32, (1,))
         _check_collectives(comm, 100, ml_dtypes.bfloat16, (1,))
+        for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64):
+            _check_averages(comm, dtype)
         short = cupy.asarray(np.array([RANK, 2], np.int16))  # which NCCL moves, but does not reduce
         np.testing.assert_array_equal(comm.allgather(short).get()[:, 0], np.arange(SIZE))
         assert _engine(comm) == "hierarchy"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from tests.collectives.conformance.reference import reduced
 from tests.collectives.cuda.by_name import raises
 from tests.collectives.cuda.cases.common import case, engines, start
 from tests.collectives.cuda.runs_on import ON_STAND_IN, RANK, SIZE, cupy
@@ -24,10 +25,10 @@ def results() -> None:
             np.testing.assert_array_equal(comm.allgather(x).get(), np.stack(inputs))
             half = np.split(total, SIZE)[RANK]
             np.testing.assert_array_equal(comm.reduce_scatter(x).get(), half)
-            reduced = comm.reduce(x, root=1)
-            assert (reduced is None) == (RANK != 1)
-            if reduced is not None:
-                np.testing.assert_array_equal(reduced.get(), total)
+            on_root = comm.reduce(x, root=1)
+            assert (on_root is None) == (RANK != 1)
+            if on_root is not None:
+                np.testing.assert_array_equal(on_root.get(), total)
             gathered = comm.gather(x, root=0)
             assert (gathered is None) == (RANK != 0)
             if gathered is not None:
@@ -52,14 +53,25 @@ def ops() -> None:
         np.testing.assert_array_equal(comm.allreduce(flags, "lor").get(), [True, True, False])
         np.testing.assert_array_equal(comm.allreduce(flags, "land").get(), [False, True, False])
         np.testing.assert_array_equal(comm.allreduce(flags).get(), [True, True, False])
-        assert set(engines(comm)[-3:]) == {"nccl"}
+        for dtype in (np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64):
+            info, random = np.iinfo(dtype), np.random.default_rng(3)
+            inputs = [random.integers(info.min, info.max, 10 * SIZE, dtype, endpoint=True) for _ in range(SIZE)]
+            whole, average = cupy.asarray(inputs[RANK]), reduced(inputs, "avg")
+            np.testing.assert_array_equal(comm.reduce_scatter(whole, "avg").get(), np.split(average, SIZE)[RANK])
+            np.testing.assert_array_equal(comm.allreduce_many([whole], "avg")[0].get(), average)
+            assert comm.allreduce(whole, "avg", out=whole) is whole
+            np.testing.assert_array_equal(whole.get(), average)
+        assert set(engines(comm)[-6:]) == {"nccl"}
         # What NCCL lacks runs on a copy in host memory.
         short = cupy.asarray(np.array([1, 2], np.int16))
         np.testing.assert_array_equal(comm.allreduce(short).get(), [2, 4])
+        np.testing.assert_array_equal(
+            comm.allreduce(cupy.asarray(np.array([-7, 3 * RANK], np.int16)), "avg").get(), [-7, 1]
+        )
         bits = cupy.asarray(np.array([1 << RANK], np.int32))
         np.testing.assert_array_equal(comm.allreduce(bits, "bor").get(), [3])
         np.testing.assert_array_equal(comm.scan(x).get(), np.array([1.0, 2.0, 3.0]) * (RANK + 1) + RANK)
-        assert "nccl" not in engines(comm)[-3:]
+        assert "nccl" not in engines(comm)[-4:]
         with raises(TypeError, "avg"):
             comm.allreduce(flags, "avg")
         with raises(ValueError, "unknown op", "sum"):
