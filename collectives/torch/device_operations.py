@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch.distributed import ReduceOp
 
 from collectives.arrays.exporters.torch import check
 from collectives.native.errors import DesyncError
@@ -59,9 +58,7 @@ class DeviceOperations:
         name = name_of(op)
         for array in arrays:
             self._scale(array, op)
-        after = after_all(*(self._divided(array, op) for array in arrays), *finishes)
-        kind = "sum" if any(_averages_integers(op, array) for array in arrays) else name
-        return [self._operation("allreduce_many", (list(arrays), kind), tensors, after, list(arrays))]
+        return [self._operation("allreduce_many", (list(arrays), name), tensors, after_all(*finishes), list(arrays))]
 
     def reduce(self, tensor: Any, op: Any, root: int) -> Operation:
         array, finish = _written(tensor)
@@ -80,8 +77,7 @@ class DeviceOperations:
             return self._reduced("reduce_scatter", (whole,), op, (), (output,), out, finish)
         self._scale(whole, op)
         counts = [part.numel() for part in inputs]
-        after = after_all(self._divided(out, op), finish)
-        return self._operation("reduce_scatterv", (whole, counts, self._kind(op, whole)), (output,), after, out)
+        return self._operation("reduce_scatterv", (whole, counts, name_of(op)), (output,), after_all(finish), out)
 
     def reduce_scatter_single(self, output: Any, inp: Any, op: Any) -> Operation:
         check_scattered(output, inp, self._size)
@@ -103,22 +99,12 @@ class DeviceOperations:
     ) -> Operation:
         array = args[0]
         self._scale(array, op)
-        divided = None if out is None else self._divided(out, op)
-        return self._operation(name, (*args, self._kind(op, array), *more), tensors, after_all(divided, finish), out)
-
-    def _kind(self, op: Any, array: Any) -> str:
-        return "sum" if _averages_integers(op, array) else name_of(op)
+        return self._operation(name, (*args, name_of(op), *more), tensors, after_all(finish), out)
 
     def _scale(self, array: Any, op: Any) -> None:
         factor = factor_of(op)
         if factor is not None:
             array.mul_(factor)
-
-    def _divided(self, out: Any, op: Any) -> Callable[[], None] | None:
-        """The average of integers is their sum, divided, and rounded towards zero: NCCL's own overflows."""
-        if not _averages_integers(op, out):
-            return None
-        return lambda: out.div_(self._size, rounding_mode="trunc")
 
     # --- moving data
 
@@ -201,10 +187,6 @@ class DeviceOperations:
 def _check_tag(tag: int) -> None:
     if tag != 0:
         raise ValueError(f"tag is {tag}, but NCCL's messages have no tags: give 0, or {_INSTEAD}")
-
-
-def _averages_integers(op: Any, array: Any) -> bool:
-    return bool(op == ReduceOp.AVG) and not array.dtype.is_floating_point and not array.dtype.is_complex
 
 
 def _written(tensor: Any) -> tuple[Any, Callable[[], None] | None]:

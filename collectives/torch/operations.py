@@ -21,7 +21,7 @@ from collectives.torch.checks import (
     exchanged_counts,
     fill,
 )
-from collectives.torch.reductions import averages_integers, factor_of, reduction
+from collectives.torch.reductions import factor_of, name_of, reduction
 from collectives.torch.tensors import filling, flat, joined, pour, reading, same, spread, writing
 
 After: TypeAlias = "Callable[[Any], None] | None"
@@ -56,30 +56,24 @@ class Operations:
 
     def allreduce(self, tensor: Any, op: Any) -> Operation:
         array, finish = writing(tensor)
-        reduces = reduction(op, self._size, array.dtype, array)
-        after = after_all(finish) if reduces.divisor == 1 else after_all(lambda: reduces.finish(array), finish)
-        return Operation("allreduce", (array, reduces.op), (tensor,), after, array)
+        return Operation("allreduce", (array, reduction(op, array)), (tensor,), after_all(finish), array)
 
     def allreduce_coalesced(self, tensors: Sequence[Any], op: Any) -> list[Operation]:
-        """Returns a list: one operation for all tensors, or one for each tensor if integers are averaged."""
+        """One operation for all tensors."""
+        if not tensors:
+            return []
         written = [writing(tensor) for tensor in tensors]
         arrays = [array for array, _ in written]
-        if not arrays or any(averages_integers(op, array.dtype) for array in arrays):
-            return [self.allreduce(tensor, op) for tensor in tensors]
-        reduces = reduction(op, self._size, arrays[0].dtype, *arrays)
         after = after_all(*(finish for _, finish in written))
-        return [Operation("allreduce_many", (arrays, reduces.op), tensors, after, arrays)]
+        return [Operation("allreduce_many", (arrays, reduction(op, *arrays)), tensors, after, arrays)]
 
     def reduce(self, tensor: Any, op: Any, root: int) -> Operation:
         if root != self._rank:
             factor = factor_of(op)
             array = reading(tensor if factor is None else tensor * factor)
-            reduces = reduction(op, self._size, array.dtype)
-            return Operation("reduce", (array, reduces.op, root), (tensor,))
+            return Operation("reduce", (array, name_of(op), root), (tensor,))
         array, finish = writing(tensor)
-        reduces = reduction(op, self._size, array.dtype, array)
-        after = after_all(lambda: reduces.finish(array), finish)
-        return Operation("reduce", (array, reduces.op, root), (tensor,), after, array)
+        return Operation("reduce", (array, reduction(op, array), root), (tensor,), after_all(finish), array)
 
     def reduce_scatter(self, output: Any, input_list: Any, op: Any) -> Operation:
         inputs = everyones(input_list, self._size, "reduce_scatter")
@@ -87,15 +81,13 @@ class Operations:
         if same(inputs):
             return self._scattered(output, joined(inputs), op)
         whole = flat(inputs)
-        reduces = reduction(op, self._size, whole.dtype, whole)
         start = sum(part.numel() for part in inputs[: self._rank])
         mine = whole[start : start + output.numel()]
 
         def after(_: Any) -> None:
-            reduces.finish(mine)
             pour(mine, (output,))
 
-        return Operation("allreduce", (whole, reduces.op), (output,), after, whole)
+        return Operation("allreduce", (whole, reduction(op, whole)), (output,), after, whole)
 
     def reduce_scatter_single(self, output: Any, inp: Any, op: Any) -> Operation:
         check_scattered(output, inp, self._size)
@@ -105,12 +97,11 @@ class Operations:
         inp = array.reshape(-1)
         if factor_of(op) is not None:
             inp = inp.copy()
-        reduces = reduction(op, self._size, inp.dtype, inp)
+        name = reduction(op, inp)
         out, finish = filling(output)
         if np.may_share_memory(inp, out):  # the output is this rank's part of the input
             inp = inp.copy()
-        after = after_all(finish) if reduces.divisor == 1 else after_all(lambda: reduces.finish(out), finish)
-        return Operation("reduce_scatter", (inp, reduces.op), (output,), after, out.reshape(-1))
+        return Operation("reduce_scatter", (inp, name), (output,), after_all(finish), out.reshape(-1))
 
     # --- moving data
 
