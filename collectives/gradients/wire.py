@@ -135,9 +135,10 @@ def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wir
     `rules`: the user's options. `size`: the number of ranks. `sparse`: whether the gradient is sparse. `name`: the
     gradient's name in errors. Raises TypeError or ValueError if op and dtype do not fit together.
     """
-    floating = source in _FLOATS
-    if rules.op == "avg" and not floating:
-        raise TypeError(f"{name or 'a tensor'} is {source}, of which there is no average: use op='sum'")
+    # Rows of a sparse gradient would be divided one by one, before they are added up.
+    if rules.op == "avg" and (source.kind == "b" or (sparse and source not in _FLOATS)):
+        what = f"sparse {source}" if sparse else source
+        raise TypeError(f"{name or 'a tensor'} is {what}, of which there is no average: use op='sum'")
     if source.kind == "b" and (rules.prescale != 1 or rules.postscale != 1):
         raise TypeError(f"{name or 'a tensor'} is {source}, which prescale and postscale cannot multiply")
     if sparse and not rules.additive:

@@ -177,8 +177,11 @@ def test_ways() -> None:
     way = wire(Rules("avg", "int8"), single, 4, False, "")
     assert way.rounds and way.nbytes(x) == 520 and 0 < np.abs(way.rounded(x) - x).max() <= 1 / 254
     assert not wire(Rules(), single, 4, False, "").rounds and wire(Rules("avg", "bf16"), single, 4, False, "").rounds
-    with pytest.raises(TypeError, match="x is int32, of which there is no average"):
-        wire(Rules(), np.dtype(np.int32), 2, False, "x")
+    whole, truth = np.dtype(np.int32), np.dtype(np.bool_)
+    assert wire(Rules("avg", "bf16"), whole, 2, False, "") == Wire(whole, whole, "avg", 1.0, 1.0)
+    for dtype, sparse, what in ((truth, False, "bool"), (whole, True, "sparse int32")):
+        with pytest.raises(TypeError, match=f"x is {what}, of which there is no average"):
+            wire(Rules(), dtype, 2, sparse, "x")
     with pytest.raises(TypeError, match="which prescale and postscale cannot multiply"):
         wire(Rules("sum", prescale=2.0), np.dtype(np.bool_), 2, False, "x")
     with pytest.raises(ValueError, match="sparse_as_dense=True"):

@@ -69,6 +69,10 @@ def check_dtypes() -> None:
         assert total.dtype == dtype
         np.testing.assert_array_equal(total, x.sum(0).astype(dtype))
         np.testing.assert_array_equal(cj.allgather(x[RANK]), x)
+        if dtype.kind in "iu":
+            mean = np.trunc(x.sum(0) / SIZE).astype(dtype)
+            np.testing.assert_array_equal(jax.jit(lambda y: cj.allreduce(y, "avg"))(x[RANK]), mean)
+            np.testing.assert_array_equal(cj.reduce_scatter(x[RANK], "avg"), np.split(mean, SIZE)[RANK])
     x = everyones(7) > 2
     np.testing.assert_array_equal(cj.allreduce(x[RANK], "land"), x.all(0))
     np.testing.assert_array_equal(cj.allreduce(everyones(7)[RANK], "max"), everyones(7).max(0))

@@ -40,8 +40,11 @@ def check_allreduce(comm: Communicator) -> None:
     same(ct.allreduce(tf.constant(2.5), comm=comm), 2.5)  # 0-d
     same(ct.allreduce(tf.zeros([0, 3]), comm=comm), np.zeros([0, 3]))
     same(ct.allreduce(np.float32(comm.rank), "sum", comm=comm), 1.0)
-    with pytest.raises(TypeError, match=r"int32, of which there is no average: use op='sum'"):
-        ct.allreduce(tf.constant([1]), comm=comm)
+    for found in both(lambda x: ct.allreduce(x, comm=comm), tf.constant([-7, 7]) * (1 - comm.rank)):
+        same(found, [-3, 3])
+    same(ct.reducescatter(tf.constant([-7, 7]) * (1 - comm.rank), comm=comm), [3 if comm.rank else -3])
+    with pytest.raises(TypeError, match=r"bool, of which there is no average: use op='sum'"):
+        ct.allreduce(tf.constant([True]), comm=comm)
     with pytest.raises(ValueError, match=r"op must be one of 'average', .* not 'mean'"):
         ct.allreduce(tf.constant([1.0]), "mean", comm=comm)
 
