@@ -72,12 +72,10 @@ def _reduced(collective: str, value: Any, op: str, before: float, after: float, 
     if array.dtype.kind == "b" and (before, after) != (1.0, 1.0):
         raise TypeError("prescale_factor and postscale_factor are for numbers, not for bool")
     reduce = comm.allreduce if collective == "allreduce" else comm.reduce_scatter
-    found = reduce(_scaled(array, before), {"average": "sum" if whole else "avg"}.get(op, op))
+    divides = whole and op == "average" and after != 1.0  # together with the factor, so that it is rounded once
+    found = reduce(_scaled(array, before), {"average": "sum" if divides else "avg"}.get(op, op))
     if whole:
-        if op == "average" and after == 1.0:
-            found = np.sign(found) * (np.abs(found) // found.dtype.type(comm.size))
-        else:
-            found = _scaled(found, after, comm.size if op == "average" else 1)
+        found = _scaled(found, after, comm.size if divides else 1)
     result = compression.decompress(keras.ops.convert_to_tensor(found), context)
     return result if whole or after == 1.0 else result * after
 
