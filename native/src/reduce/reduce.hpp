@@ -17,8 +17,8 @@ namespace collectives {
 //
 // - float16 and bfloat16 are accumulated in float32 over all sources and rounded once, to nearest even.
 // - `scale` is used for Op::avg only. If it is the reciprocal of an integer n, the sum is divided by n, so
-//   the average of equal values is that value. For integers it has to be one. Their quotient is rounded
-//   towards zero.
+//   the average of equal values is that value. Integers need such a scale; their quotient is rounded towards
+//   zero.
 // - min and max propagate NaN and keep the first of equal operands. A computed NaN is the positive quiet NaN
 //   (as numpy.nan), because the payload of an operand would depend on how the compiler orders an addition.
 // - Integers wrap around. Logical operations, and all operations on bool, take any non-zero value as true and
