@@ -15,7 +15,8 @@ std::string name_ranks(const std::vector<int>& ranks) {
 }
 
 Error of_rank(int rank, const Error& error) {
-    return {error.kind(), "rank " + std::to_string(rank) + ": " + error.what(), error.ranks()};
+    return {error.kind(), "rank " + std::to_string(rank) + ": " + error.what(), error.ranks(),
+            error.finder()};
 }
 
 std::string errno_text(int code) { return std::generic_category().message(code); }

@@ -27,16 +27,22 @@ enum class ErrorKind : std::uint8_t {
     interrupted,  // a Python exception is already set: a signal handler raised
 };
 
+// Which rank has found the reason of an error. Another one knows more of it, and tells that to all ranks.
+enum class Finder : bool { this_rank, another_rank };
+
 class COLLECTIVES_API Error : public std::runtime_error {
   public:
-    Error(ErrorKind kind, const std::string& message, std::vector<int> ranks = {})
-        : std::runtime_error(message), kind_(kind), ranks_(std::move(ranks)) {}
+    Error(ErrorKind kind, const std::string& message, std::vector<int> ranks = {},
+          Finder finder = Finder::this_rank)
+        : std::runtime_error(message), kind_(kind), finder_(finder), ranks_(std::move(ranks)) {}
 
     ErrorKind kind() const { return kind_; }
+    Finder finder() const { return finder_; }
     const std::vector<int>& ranks() const { return ranks_; }
 
   private:
     ErrorKind kind_;
+    Finder finder_;
     std::vector<int> ranks_;
 };
 

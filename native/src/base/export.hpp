@@ -7,7 +7,7 @@
 #define COLLECTIVES_API __attribute__((visibility("default")))
 
 // Changes whenever a change of an installed header makes objects that were compiled before unusable.
-#define COLLECTIVES_INTERFACE "4"
+#define COLLECTIVES_INTERFACE "5"
 
 // To be used once in each shared object of another package, outside all namespaces. The loader looks for this
 // text in the file before any code of the file runs.

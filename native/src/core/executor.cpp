@@ -188,6 +188,19 @@ void Executor::retire() {
     if (under_way_.empty() && publishes_core()) presence_->leave();
 }
 
+std::optional<Error> Executor::find_error(FunctionRef<bool(const Error&)> test) const {
+    for (const auto& one : under_way_) {
+        if (!one->error()) continue;
+        try {
+            std::rethrow_exception(one->error());
+        } catch (const Error& error) {
+            if (test(error)) return error;
+        } catch (...) {
+        }
+    }
+    return std::nullopt;
+}
+
 void Executor::clear() {
     disarm();
     while (!under_way_.empty()) retire();

@@ -78,6 +78,9 @@ class Executor {
     bool any_of(FunctionRef<bool(const InFlight&)> test) const {
         return std::any_of(under_way_.begin(), under_way_.end(), [&](const auto& one) { return test(*one); });
     }
+    // The error of an operation in progress for which the test holds, of the oldest such one. It is not
+    // thrown yet if the operation is not the oldest of all.
+    std::optional<Error> find_error(FunctionRef<bool(const Error&)> test) const;
     // Remove all operations in progress, which have failed.
     void clear();
     // The same if the group is broken. Returns false if peers may still write to the caller's memory, see

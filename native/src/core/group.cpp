@@ -44,6 +44,11 @@ Setup make_setup(const Group::Options& options, const Surroundings& surroundings
     return setup;
 }
 
+// Whether this rank itself has found that ranks called different operations.
+constexpr auto is_found_disagreement = [](const Error& error) {
+    return error.kind() == ErrorKind::desync && error.finder() == Finder::this_rank;
+};
+
 }  // namespace
 
 Group::Group(Options options)
@@ -220,6 +225,10 @@ Error Group::first_cause(const Error& error) {
     if (broken_) return *broken_;
     const bool is_own = error.kind() == ErrorKind::aborted || error.kind() == ErrorKind::interrupted;
     if (is_own || !health_.is_watched()) return error;
+    // Nothing that others report says more, and they may have it from this rank.
+    if (is_found_disagreement(error)) return error;
+    if (const std::optional<Error> found = executor_.find_error(is_found_disagreement)) return *found;
+    if (error.kind() == ErrorKind::desync) health_.wait_for_cause(cause_takes);
     // A peer that is gone may have given up because of another one: that is on its way.
     if (error.kind() == ErrorKind::peer_lost) {
         health_.wait_for_cause(error.ranks(), cause_takes, executor_.deadline());

@@ -12,9 +12,9 @@ constexpr std::size_t most_named = 8;
 }
 
 Error Cause::error(const Call* during) const {
-    if (gone.empty()) return Error(kind, text, ranks);
+    if (gone.empty()) return {kind, text, ranks, Finder::another_rank};
     const std::string when = during == nullptr ? "" : " during " + during->describe();
-    return Error(kind, gone + " is gone" + when + ": " + text, ranks);
+    return {kind, gone + " is gone" + when + ": " + text, ranks, Finder::another_rank};
 }
 
 bool Cause::ends(const Call& call, const std::vector<int>& peers, Clock::time_point began,

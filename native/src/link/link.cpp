@@ -37,6 +37,10 @@ void Link::throw_refused(const Call& during, const std::string& why) const {
 
 void Link::throw_desync(const Call& mine, const Call& theirs, const std::string& remark) const {
     report_disagreement(mine, theirs);
+    throw desync(mine, theirs, remark, Finder::this_rank);
+}
+
+Error Link::desync(const Call& mine, const Call& theirs, const std::string& remark, Finder finder) const {
     const std::string self = peer_.self.empty() ? "this rank" : peer_.self;
     std::string text = "ranks called different operations: " + self + " is in " + mine.describe() + "; " +
                        peer_.name() + " is in " + theirs.describe();
@@ -47,7 +51,7 @@ void Link::throw_desync(const Call& mine, const Call& theirs, const std::string&
                       mine.algorithm, theirs.algorithm);
         text += codes.data();
     }
-    throw Error(ErrorKind::desync, text + remark, {peer_.rank});
+    return {ErrorKind::desync, text + remark, {peer_.rank}, finder};
 }
 
 }  // namespace collectives

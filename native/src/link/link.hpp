@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.hpp"
 #include "base/export.hpp"
 #include "link/frame.hpp"
 #include "reduce/reduce.hpp"
@@ -194,7 +195,10 @@ class COLLECTIVES_API Link {
     // Throws: the peer's next message belongs to another call than this rank's, or does not fit. `remark` has
     // the reason.
     [[noreturn]] void throw_unwanted(Call mine, const Announcement& theirs, const std::string& remark) const;
-    // Throws: this rank and the peer have called different operations. `remark` has what else is known.
+    // What is raised if this rank and the peer have called different operations. `remark` has what else is
+    // known.
+    Error desync(const Call& mine, const Call& theirs, const std::string& remark, Finder finder) const;
+    // Throws: this rank has found that it and the peer have called different operations.
     [[noreturn]] void throw_desync(const Call& mine, const Call& theirs,
                                    const std::string& remark = "") const;
     // Throws: the peer has sent something invalid, so it counts as gone.

@@ -95,7 +95,9 @@ void CallComparison::throw_disagreement() const {
     const auto& [ranks, calls] = *found;
     const int peer = link_.peer().rank;
     for (const std::size_t mine : {0U, 1U}) {
-        if (ranks[mine] == rank_ && ranks[1 - mine] == peer) link_.throw_desync(calls[mine], calls[1 - mine]);
+        if (ranks[mine] == rank_ && ranks[1 - mine] == peer) {
+            throw link_.desync(calls[mine], calls[1 - mine], "", Finder::another_rank);
+        }
     }
     const auto side = [&](std::size_t i) {
         return (ranks[i] == rank_ ? "this rank" : name_ranks({ranks[i]})) + " is in " + calls[i].describe();
@@ -103,7 +105,7 @@ void CallComparison::throw_disagreement() const {
     throw Error(ErrorKind::desync,
                 "ranks called different operations: " + side(0) + "; " + side(1) + ", as " +
                     link_.peer().name() + " has found",
-                {std::min(ranks[0], ranks[1]), std::max(ranks[0], ranks[1])});
+                {std::min(ranks[0], ranks[1]), std::max(ranks[0], ranks[1])}, Finder::another_rank);
 }
 
 bool CallComparison::is_accused() const {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import collectives
 from collectives import Communicator, DesyncError, OpTimeout, PeerLost, Status
 from tests.collectives.groups import outcomes, ranks
+from tests.waiting import eventually
 
 TRANSPORTS = ("inproc", "shm", "tcp")
 # In a line, in staging, cut into pieces, over several lanes, read out of the sender's memory.
@@ -206,6 +208,33 @@ def test_too_long_a_message_is_refused_before_anything_is_overwritten(
     found = outcomes(2, body, transport=transport)
     found[1].value  # noqa: B018  # raises what the receiver raised
     assert found[0].error is None or isinstance(found[0].error, PeerLost | DesyncError | RuntimeWarning)
+
+
+def test_a_message_that_is_too_long_is_the_reason_also_after_the_loss_of_another_rank() -> None:
+    sent, gone = threading.Event(), threading.Event()
+
+    def body(comm: Communicator) -> None:
+        twins = [comm.dup(), comm.dup()]
+        if comm.rank == 0:
+            comm.send(np.ones(4), 1)
+            sent.set()
+            assert gone.wait(60)
+        elif comm.rank == 2:
+            comm.recv_async(np.zeros(1), 0)
+            assert eventually(lambda: comm.dump()["operations"][-1]["state"] == "started")
+            comm.close()  # in the middle of a call: for the others, this rank is gone
+            gone.set()
+        else:
+            assert sent.wait(60) and gone.wait(60)
+            # Each waits for this rank's control thread, which has passed the loss on before it closes the second one.
+            for twin in twins:
+                twin.close()
+            with pytest.raises(DesyncError, match="32 bytes for an array of 24"):
+                comm.recv(np.zeros(3), 0)
+        for twin in twins:
+            twin.close()
+
+    outcomes(3, body)[1].value  # noqa: B018  # raises what rank 1 raised
 
 
 @transports

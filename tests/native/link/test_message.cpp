@@ -1,4 +1,5 @@
 // Messages from one rank to another: from whom they are and how long, whoever may send.
+#include <latch>
 #include <optional>
 #include <set>
 
@@ -139,6 +140,66 @@ TEST_CASE("what does not fit is refused with nothing overwritten") {
                 CHECK((!errors[0] || errors[0]->kind() == ErrorKind::peer_lost ||
                        errors[0]->kind() == ErrorKind::desync));
             }
+        }
+    }
+}
+
+TEST_CASE("a rank raises what it has found itself, although another has reported less of it") {
+    for (const std::string scheme : {"inproc", "shm"}) {
+        CAPTURE(scheme);
+        World world(3, scheme);
+        std::vector<std::optional<Error>> errors(3);
+        std::latch over(2);
+        world.each([&](int rank, Group& group) {
+            const auto sum = sum_of_floats(ring(rank, 3), 3);
+            std::vector<float> data(3, 1.0F);
+            group.run(sum, raw(data), raw(data), 30.0, {});
+            if (rank == 0) {
+                put(group, 0, 3, 1, {1.0F, 2.0F});
+                while (!errors[0]) errors[0] = error_of([&] { group.confirm(0.0); });
+            } else if (rank == 1) {
+                // The second one does not fit, which is its error once the first one is over; that waits.
+                const auto first =
+                    group.start(message(StepKind::recv, 1, 3, {2}, 1), nullptr, raw(data), 30.0);
+                std::vector<float> into(1);
+                const auto second =
+                    group.start(message(StepKind::recv, 1, 3, {0}, 1), nullptr, raw(into), 30.0);
+                errors[1] = error_of([&] { group.wait(*first, 30.0, {}); });
+                errors[2] = error_of([&] { group.wait(*second, 30.0, {}); });
+            }
+            if (rank < 2) over.count_down();
+            over.wait();
+        });
+        for (const auto& error : errors) {
+            REQUIRE(error.has_value());
+            CAPTURE(error->what());
+            CHECK(error->kind() == ErrorKind::desync);
+            const bool is_finder = &error != errors.data();
+            const bool says_bytes = std::string(error->what()).ends_with("with 8 bytes for an array of 4");
+            CHECK(says_bytes == is_finder);
+        }
+    }
+}
+
+TEST_CASE("the other rank of a message that does not fit learns what the receiver has found") {
+    for (const std::string& scheme : all_schemes) {
+        CAPTURE(scheme);
+        World world(2, scheme);
+        std::vector<std::optional<Error>> errors(2);
+        world.each([&](int rank, Group& group) {
+            std::vector<float> data(100'000, 1.0F);
+            errors[static_cast<std::size_t>(rank)] = error_of([&] {
+                if (rank == 0) put(group, 0, 2, 1, data);
+                data.pop_back();
+                get(group, rank, 2, {1 - rank}, data);
+            });
+        });
+        for (const auto& error : errors) {
+            REQUIRE(error.has_value());
+            CAPTURE(error->what());
+            CHECK(error->kind() == ErrorKind::desync);
+            CHECK(std::string(error->what()).find("400000 bytes for an array of 399996") !=
+                  std::string::npos);
         }
     }
 }
