@@ -553,29 +553,47 @@ class Runner:
 
         A run waits for the previous one. `args`: the other arguments of `Fusion.prepare`. The plan keeps `owner` alive.
         """
-        for i, array in enumerate(arrays):
-            check_planned(array, f"array {i} of the list")
+        _check_all_planned(arrays)
         with self.gate:
             many = self._fusion.prepare(arrays, arrays, timeout, *args).kept()
-        last: list[Work[list[Any]]] = []
+        results = [target.result for target in many.targets]
+        return self._in_turn(results, lambda: self._run_many(many), lambda: self._start_many(many, owner), owner)
+
+    def plan_many_wired(self, owner: object, arrays: Any, timeout: float | None, *args: Any) -> Plan:
+        """`plan_many` with a wire format. `args`: the other arguments of `WiredCalls.allreduce_many`."""
+        _check_all_planned(arrays)
+        build = self._wired_builder("allreduce_many", None)
+        with self.gate:
+            call = build(arrays, arrays, timeout, *args)
+
+        def start() -> Work[Any]:
+            return self._noted(call.start(self._group, call.seconds, self._waiter, owner))
+
+        return self._in_turn(call.result, lambda: call.run(self._group, call.seconds), start, owner)
+
+    def _in_turn(
+        self, results: Any, run: Callable[[], Any], start: Callable[[], Work[Any]], owner: object
+    ) -> StepwisePlan:
+        """A plan each of whose runs waits for the previous one, whose results may be its arrays."""
+        last: list[Work[Any]] = []
 
         def finish_last() -> None:
             while last:
                 last.pop().wait()
 
-        def again() -> list[Any]:
+        def again() -> Any:
             finish_last()
             with self.gate:
-                return self._run_many(many)
+                return run()
 
-        def start() -> Work[list[Any]]:
+        def begin() -> Work[Any]:
             finish_last()
             with self.gate:
-                work = self._start_many(many, owner)
+                work = start()
             last.append(work)
             return work
 
-        return StepwisePlan([target.result for target in many.targets], again, start, owner)
+        return StepwisePlan(results, again, begin, owner)
 
     def _repeater(self, name: str, x: Array, out: Array | None) -> Repeater:
         """The native object that repeats calls of method `name` without Python code, made when first needed.
@@ -631,6 +649,12 @@ class Runner:
             repeater, keys = self._repeater(build.__name__, x, out), (*args, *more)
             _engine.remember(repeater, x, keys, out is x, call.operation, wants, result)
         return call
+
+
+def _check_all_planned(arrays: Any) -> None:
+    """Raises TypeError or ValueError if a plan could use one of the arrays of a list only through a copy."""
+    for i, array in enumerate(_listed(arrays)):
+        check_planned(array, f"array {i} of the list")
 
 
 def _listed(arrays: Any) -> Sequence[Any]:

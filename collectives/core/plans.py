@@ -64,12 +64,17 @@ class Plans:
         *,
         bucket_bytes: int = BUCKET,
         algorithm: str = "auto",
+        wire: WireChoice | None = None,
         timeout: Seconds = None,
     ) -> Plan:
         """Prepares `allreduce_many` of these NumPy arrays, in place: each run replaces their contents by the results.
 
-        A run waits until the previous run has ended. The plan keeps a buffer for small arrays that are joined.
+        A run waits until the previous run has ended. The plan keeps a buffer for small arrays that are joined. `wire`:
+        as in `allreduce_many`; "auto" is resolved once, here.
         """
+        form = None if wire is None else self._runner.wire(wire, "allreduce_many", arrays, arrays, op)
+        if form is not None:
+            return self._runner.plan_many_wired(self, arrays, timeout, op, bucket_bytes, algorithm, form)
         return self._runner.plan_many(self, arrays, timeout, op, bucket_bytes, algorithm)
 
     def reduce_plan(

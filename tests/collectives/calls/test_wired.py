@@ -242,6 +242,68 @@ def test_a_plan_reads_and_writes_the_same_arrays_again() -> None:
     ranks(2, body)
 
 
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_plan_of_a_list_has_the_bits_of_the_call(wire: WireName, transport: str) -> None:
+    counts = [7, 0, 300, 3 * SMALL_SECTION // 4, 1]  # one of them in several sections
+
+    def body(comm: Communicator) -> list[Any]:
+        xs = [data(comm.rank, count) for count in counts]
+        plan = comm.allreduce_many_plan(xs, "avg", bucket_bytes=SMALL_SECTION, wire=wire)
+        assert all(found is x for found, x in zip(plan.out, xs, strict=True))
+        found: list[Any] = []
+        for turn in range(4):
+            for x, count in zip(xs, counts, strict=True):
+                x[...] = data(comm.rank + 10 * turn, count)
+            wanted = comm.allreduce_many(xs, "avg", bucket_bytes=SMALL_SECTION, wire=wire)
+            if turn == 2:
+                wanted = comm.allreduce_many(wanted, "avg", bucket_bytes=SMALL_SECTION, wire=wire)
+                plan.start()  # the next run waits for this one
+                results = plan.start().wait()
+            else:
+                results = plan() if turn % 2 else plan.start().wait()
+            assert all(result is x for result, x in zip(results, xs, strict=True))
+            same_bits([wanted, xs])
+            found += wanted
+        return found
+
+    same_bits(ranks(3, body, transport=transport))
+
+
+def test_what_a_plan_of_a_list_with_a_format_refuses() -> None:
+    def body(comm: Communicator) -> None:
+        x = data(comm.rank, 10)
+        for wire in WIRES:
+            with pytest.raises(TypeError, match="array 1 of the list"):
+                comm.allreduce_many_plan([x, [1.0]], wire=wire)
+            with pytest.raises(ValueError, match=r"array 1 of the list.*not contiguous"):
+                comm.allreduce_many_plan([x, np.ones((4, 4), np.float32).T], wire=wire)
+            with pytest.raises(TypeError, match="array 1 of the list has dtype float64"):
+                comm.allreduce_many_plan([x, np.ones(3)], wire=wire)
+            with pytest.raises(TypeError, match="list or tuple"):
+                comm.allreduce_many_plan(x, wire=wire)
+            with pytest.raises(ValueError, match="share memory"):
+                comm.allreduce_many_plan([x, x[5:]], wire=wire)
+            with pytest.raises(ValueError, match="sum and avg"):
+                comm.allreduce_many_plan([x], "max", wire=wire)
+            with pytest.raises(ValueError, match="bucket_bytes"):
+                comm.allreduce_many_plan([x], wire=wire, bucket_bytes=0)
+        with pytest.raises(ValueError, match="there are bf16"):
+            comm.allreduce_many_plan([x], wire="int4")  # type: ignore[arg-type]
+        assert comm.allreduce_many_plan([], wire="int8")() == []
+
+    ranks(2, body)
+
+
+def test_a_plan_of_a_list_with_a_format_differs_from_one_without() -> None:
+    def body(comm: Communicator) -> None:
+        wire: WireName | None = "int8" if comm.rank == 0 else None
+        with pytest.raises(DesyncError, match="int8_blocks"):
+            comm.allreduce_many_plan([data(comm.rank, 1000)], wire=wire)()
+
+    ranks(2, body)
+
+
 CHOOSING = parse(
     """
     allreduce       any  any  64K  float32  wire=auto : short
@@ -278,6 +340,8 @@ def test_auto_is_what_the_table_names(size: int) -> None:
             same_bits(
                 [first, comm.allreduce_many(arrays, wire=many), comm.allreduce_many_async(arrays, wire="auto").wait()]
             )
+            planned = [x.copy() for x in arrays]
+            same_bits([first, comm.allreduce_many_plan(planned, wire="auto")(), planned])
             found += first
         x = data(comm.rank, 300 * size).reshape(size, 300)
         rows = comm.reduce_scatter(x, wire="auto")
