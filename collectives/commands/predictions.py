@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
 from collectives.algorithms import registry
-from collectives.arrays.wire import FLOAT32, Format
+from collectives.arrays.wire import AUTO, FLOAT32, Format, WireChoice, format_of
 from collectives.base import sizes
+from collectives.calls import wired
+from collectives.calls.formats import format_name
 from collectives.commands.curves import Panel
 from collectives.commands.machine import this_machine
 from collectives.core import choosing
+from collectives.core.explaining import row_lines
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.check import VerificationError
 from collectives.schedule.defaults import DEFAULTS
-from collectives.schedule.select import select
-from collectives.schedule.table import Situation
+from collectives.schedule.select import Choice, select, select_wire
+from collectives.schedule.table import Situation, Table, join
 from collectives.simulation import training
 from collectives.simulation.bounds import efficiency
 from collectives.simulation.cost import Costs
@@ -33,6 +36,7 @@ from collectives.simulation.topology import Topology
 MOST_CASES: Final = 10_000
 _GRID: Final = 4  # factor between simulated sizes, where there are too many sizes to simulate each
 _EACH: Final = 8  # sizes: up to this number, each is simulated
+NO_TABLE: Final = Table(())
 _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -43,8 +47,9 @@ class Setting:
     - `algorithms`: the algorithms to simulate; if empty, the algorithm that a real group would choose
     - `kind`: the transport of the group; None for "shm" on one host, and `network` on several
     - `network`: the transport between hosts, "tcp" or "verbs"
-    - `here`: choose algorithms by the table that was measured on this machine
-    - `form`: the wire format in which arrays of float32 are sent; None to send bytes as they are
+    - `here`: choose algorithms and formats by the table that was measured on this machine
+    - `wire`: the wire format in which arrays of float32 are sent, or "auto"; None to send bytes as they are
+    - `table`: by which algorithms and formats are chosen, before all other tables
     """
 
     collective: str
@@ -54,14 +59,19 @@ class Setting:
     root: int
     kind: str | None = None
     here: bool = False
-    form: Format | None = None
+    wire: WireChoice | None = None
     network: str = "tcp"
+    table: Table = NO_TABLE
 
-    def sent(self, nbytes: int) -> int:
-        """How many bytes are sent of an array of `nbytes` bytes."""
-        if self.form is None:
-            return nbytes
-        return self.form.elements(nbytes // FLOAT32.itemsize) * self.form.element.itemsize
+    def form(self, ranks: int, nbytes: int) -> tuple[Format | None, Choice | None]:
+        """The wire format of an array of `nbytes` bytes, None to send it as it is; for "auto", also the choice."""
+        if self.wire is None:
+            return None, None
+        if self.wire != AUTO:
+            return format_of(self.wire), None
+        choice = select_wire(self.collective, _whole(nbytes), *self._group(ranks))
+        name = format_name(choice.algorithm)
+        return None if name is None else format_of(name), choice
 
     def predict(self, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
@@ -75,20 +85,61 @@ class Setting:
         return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
 
     def candidates(self, ranks: int, nbytes: int) -> tuple[Algorithm, ...]:
+        """`nbytes`: how many bytes one operation of the engine sends."""
         return self.algorithms or (self._chosen(ranks, nbytes),)
 
     def _chosen(self, ranks: int, nbytes: int) -> Algorithm:
-        """The algorithm that the built-in table chooses; with `here`, the one that this machine's table chooses."""
+        situation, table = self._group(ranks)
+        usable = {known.name: known for known in registry.algorithms(self.collective, ranks)}
+        return usable[select(self.collective, nbytes, situation, usable.__contains__, table).algorithm]
+
+    def _group(self, ranks: int) -> tuple[Situation, Table]:
+        """Describes a group, and returns the table by which it chooses."""
         most = min(self.topology.ranks_per_host, ranks)
         hosts = -(-ranks // self.topology.ranks_per_host)
         kind = "self" if ranks == 1 else self.kind or ("shm" if hosts == 1 else self.network)
         situation = Situation(ranks, kind, self.topology.per_core(ranks) > 1, most, hosts)
-        table = DEFAULTS
-        if self.here:
-            machine = this_machine()
-            table = choosing.in_force(choosing.wish(0, None, None), machine, situation)
-        usable = {known.name: known for known in registry.algorithms(self.collective, ranks)}
-        return usable[select(self.collective, nbytes, situation, usable.__contains__, table).algorithm]
+        if not self.here:
+            return situation, join([self.table, DEFAULTS])
+        wanted = choosing.wish(0, None, None)
+        wanted = replace(wanted, table=join([self.table, wanted.table]))
+        return situation, choosing.in_force(wanted, this_machine(), situation)
+
+
+class Case(NamedTuple):
+    """A prediction for an array of `size` bytes, which is sent in the format `form`; None: as it is."""
+
+    size: int
+    form: Format | None
+    prediction: Prediction
+
+    @property
+    def ranks(self) -> int:
+        return self.prediction.ranks
+
+    @property
+    def algorithm(self) -> str:
+        return self.prediction.algorithm
+
+
+def sent(nbytes: int, form: Format | None) -> int:
+    """How many bytes are sent of an array of `nbytes` bytes."""
+    if form is None:
+        return nbytes
+    return form.elements(nbytes // FLOAT32.itemsize) * form.element.itemsize
+
+
+def _in_section(nbytes: int, form: Format | None) -> int:
+    """How many bytes one operation of the engine sends: an encoded array is sent in sections."""
+    if form is None:
+        return nbytes
+    sections = wired.divide([nbytes // FLOAT32.itemsize], form, wired.SECTION // FLOAT32.itemsize)
+    return sections[0].inp * form.element.itemsize
+
+
+def _whole(nbytes: int) -> int:
+    """The bytes of an array of float32 with at most `nbytes` bytes."""
+    return nbytes // FLOAT32.itemsize * FLOAT32.itemsize
 
 
 def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> tuple[list[Panel], dict[str, Any]]:
@@ -99,30 +150,39 @@ def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> 
     """
     if len(counts) * len(all_sizes) * max(1, len(setting.algorithms)) > MOST_CASES:
         raise click.UsageError(f"more than {MOST_CASES} simulations")
-    found: list[Prediction] = []
+    found: list[Case] = []
     collective = setting.collective
     width = max(len(known.name) for known in setting.algorithms or registry.algorithms(collective))
     for count in counts:
         for size in all_sizes:
-            nbytes = setting.sent(size)
-            way = "" if setting.form is None else f", sent as {setting.form.name} in {_bytes_text(nbytes)}"
+            form, choice = setting.form(count, size)
+            nbytes = sent(size, form)
+            way = "" if form is None else f", sent as {form.name} in {_bytes_text(nbytes)}"
             click.echo(f"{collective} of {_bytes_text(size)}{way}, {_ranks_text(count, setting.topology)}")
+            if choice is not None:
+                click.echo(f"  wire  auto chooses {choice.algorithm}: {choice.reason}")
+                click.echo("\n".join(row_lines(choice.row, 6)))
             titles = f"{'time':>10} {'busbw':>10} {'of limit':>8} {'rounds':>8} {'rank sends':>11}  bottleneck"
             click.echo(f"  {'algorithm':{width}} {titles}")
             fastest: Prediction | None = None
-            for algorithm in setting.candidates(count, nbytes):
+            for algorithm in setting.candidates(count, _in_section(size, form)):
                 one = _predict(setting, algorithm, count, nbytes)
                 if isinstance(one, str):
                     click.echo(f"  {algorithm.name:{width}} {one}")
                     continue
                 click.echo(f"  {algorithm.name:{width}} {_line(one, setting.efficiency(one))}")
-                found.append(one)
+                found.append(Case(size, form, one))
                 fastest = one if fastest is None or one.seconds < fastest.seconds else fastest
             if fastest is not None and len(setting.algorithms) > 1:
                 click.echo(f"  fastest: {fastest.algorithm}")
             click.echo()
-    figures = [{**asdict(one), "busbw": one.busbw, "efficiency": setting.efficiency(one)} for one in found]
-    return list(_panels(found, setting)), {"predictions": figures}
+    return list(_panels(found, setting)), {"predictions": [_figures(case, setting) for case in found]}
+
+
+def _figures(case: Case, setting: Setting) -> dict[str, Any]:
+    size, form, one = case
+    wire = {} if setting.wire is None else {"size": size, "wire": None if form is None else form.name}
+    return {**asdict(one), **wire, "busbw": one.busbw, "efficiency": setting.efficiency(one)}
 
 
 def _predict(setting: Setting, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction | str:
@@ -143,28 +203,29 @@ def _line(one: Prediction, share: float | None) -> str:
     return f"{columns}  {where}"
 
 
-def _panels(found: Sequence[Prediction], setting: Setting) -> Iterator[Panel]:
+def _panels(found: Sequence[Case], setting: Setting) -> Iterator[Panel]:
     """Plots of time and efficiency over bytes for each number of ranks; if only one size was simulated, over ranks."""
-    counts, all_sizes = (sorted({getattr(one, name) for one in found}) for name in ("ranks", "nbytes"))
+    counts, all_sizes = sorted({one.ranks for one in found}), sorted({one.size for one in found})
+    collective, per_host = setting.collective, setting.topology.ranks_per_host
     if len(all_sizes) == 1 and len(counts) > 1:
-        title = f"{found[0].collective} of {_bytes_text(all_sizes[0])}, {setting.topology.ranks_per_host} a host"
+        title = f"{collective} of {_bytes_text(all_sizes[0])}, {per_host} a host"
         yield from _pair(found, title, "ranks", "ranks", str, setting)
         return
     for count in counts:
         some = [one for one in found if one.ranks == count]
-        title = f"{some[0].collective}, {_ranks_text(count, setting.topology)}"
-        yield from _pair(some, title, "nbytes", "bytes", sizes.text, setting)
+        title = f"{collective}, {_ranks_text(count, setting.topology)}"
+        yield from _pair(some, title, "size", "bytes", sizes.text, setting)
 
 
 def _pair(
-    found: Sequence[Prediction], title: str, key: str, across: str, tick: Callable[[int], str], setting: Setting
+    found: Sequence[Case], title: str, key: str, across: str, tick: Callable[[int], str], setting: Setting
 ) -> Iterator[Panel]:
     times: dict[str, list[tuple[float, float]]] = {}
     shares: dict[str, list[tuple[float, float]]] = {}
     for one in found:
         x = max(getattr(one, key), 1)
-        times.setdefault(one.algorithm, []).append((x, one.seconds * 1e6))
-        share = setting.efficiency(one)
+        times.setdefault(one.algorithm, []).append((x, one.prediction.seconds * 1e6))
+        share = setting.efficiency(one.prediction)
         if share is not None:
             shares.setdefault(one.algorithm, []).append((x, 100 * share))
     yield Panel(title, across, "predicted time (us)", times, tick)

@@ -14,18 +14,18 @@ from typing import Final, TypeVar
 import click
 
 from collectives.algorithms import registry
-from collectives.arrays.wire import format_of
+from collectives.arrays.wire import AUTO, WireChoice, format_of
 from collectives.base import sizes
 from collectives.commands.curves import plot
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
 from collectives.commands.options import Names, picture, writable
 from collectives.commands.predictions import Setting, sweep, train
-from collectives.core import tables
+from collectives.core import choosing, tables
 from collectives.core.links import NETWORKS
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
-from collectives.schedule.table import WIRED
+from collectives.schedule.table import WIRED, Table
 from collectives.simulation import training
 from collectives.simulation.cost import NAMES, Costs, seconds
 from collectives.simulation.topology import Switches, Topology
@@ -114,7 +114,7 @@ def _checked(read: Callable[..., _T], *arguments: object) -> _T:
     default="tcp",
     show_default=True,
     metavar="NAME",
-    help="Between hosts, for --algorithms auto: tcp or verbs.",
+    help="Between hosts, for --algorithms auto and --wire auto: tcp or verbs.",
 )
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Of a host.  [default: one for each rank]")
@@ -152,7 +152,14 @@ def _checked(read: Callable[..., _T], *arguments: object) -> _T:
 @click.option(
     "--wire",
     metavar="FORMAT",
-    help="Of float32 arrays: bf16, fp16, fp8 or int8. Encoding is not simulated, only sending.",
+    help="Of float32 arrays: bf16, fp16, fp8, int8 or auto. Encoding is not simulated, only sending.",
+)
+@click.option(
+    "--table",
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="A table for --algorithms auto and --wire auto, as collectives calibrate writes it.",
 )
 @click.option("--gradients", metavar="FILE|SIZES", help="A training step: its gradients, the first to be ready first.")
 @click.option("--compute-time", callback=_time, metavar="TIME", help="Of a training step on one rank, such as 120ms.")
@@ -197,6 +204,7 @@ def command(
     kind: str | None,
     show_costs: bool,
     wire: str | None,
+    file: Path | None,
     gradients: str | None,
     compute_time: float | None,
     bucket: int,
@@ -235,8 +243,9 @@ def command(
             root,
             kind,
             kind is not None,
-            None if wire is None else format_of(wire),
+            _wire(wire),
             network,
+            _table(file),
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
@@ -244,6 +253,8 @@ def command(
         raise click.UsageError(f"--root {root}: not in all these groups, or {setting.collective} has none")
     if wire is not None and (setting.collective not in WIRED or gradients is not None):
         raise click.UsageError(f"--wire is for {', '.join(WIRED)}, and does not go with --gradients")
+    if file is not None and setting.algorithms and wire != AUTO:
+        raise click.UsageError("--table is for --algorithms auto and --wire auto")
     if gradients is not None:
         if collective not in (None, "allreduce") or nbytes is not None or maxbytes is not None:
             raise click.UsageError("--gradients are sizes for allreduce: they go with no others")
@@ -306,6 +317,16 @@ def _algorithms(collective: str, names: str) -> tuple[Algorithm, ...]:
         return registry.algorithms(collective)
     found = [registry.get(collective, name.strip()) for name in names.split(",")]
     return tuple(dict.fromkeys(found))
+
+
+def _wire(name: str | None) -> WireChoice | None:
+    if name is None:
+        return None
+    return AUTO if name == AUTO else format_of(name).name
+
+
+def _table(file: Path | None) -> Table:
+    return choosing.wish(0, file, "off", env={}).table
 
 
 def _levels(radix: Sequence[float], oversubscription: Sequence[float]) -> tuple[Switches, ...]:

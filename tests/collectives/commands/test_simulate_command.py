@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from collectives import Communicator
 from collectives.algorithms import algorithms, registry
 from collectives.base.version import library_version
 from collectives.commands import predictions
@@ -18,6 +19,7 @@ from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.table import join, parse
 from collectives.simulation.cost import Costs
 from collectives.transports.host import usable_cores
+from tests.collectives.groups import ranks
 
 
 def run(*arguments: str) -> Result:
@@ -71,6 +73,84 @@ def test_formats_of_fewer_bytes(tmp_path: Path) -> None:
     for refused in (("broadcast",), ("--gradients", "1M", "--compute-time", "1ms")):
         assert "--wire is for allreduce, reduce_scatter, allgather" in run(*refused, "--wire", "int8").output
     assert "wire is 'int4'" in run("--wire", "int4").output
+
+
+MEASURED = """
+allreduce       tcp  any  any   fp16     hosts=2- wire=auto : between hosts
+allreduce       tcp  2    64K   float32  wire=auto          : short
+allreduce       tcp  2    1M    bf16     per-host=2 wire=auto : medium
+allreduce       tcp  any  any   int8     hosts=1 wire=auto  : long
+reduce_scatter  tcp  any  any   bf16     oversubscribed=yes wire=auto : a core each would do
+reduce_scatter  tcp  any  any   fp8      oversubscribed=no wire=auto  : enough cores
+allreduce       tcp  any  2M    tree                        : an encoded section
+allreduce       tcp  any  any   ring                        : an encoded array
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_format_that_a_communicator_would_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """For a group of this machine, over the loopback interface."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tables.costs_path(Machine.here(usable_cores(), library_version()), "tcp")
+    assert path is not None
+    tables.save_costs(path, Costs(), Machine.here(usable_cores(), library_version()), "by hand")
+    file = tmp_path / "own.table"
+    file.write_text(MEASURED)
+    cases = [("allreduce", n) for n in (4, 64 << 10, (64 << 10) + 4, 1 << 20, 2 << 20, 16 << 20)]
+    cases += [("reduce_scatter", 6 << 20), ("allgather", 6 << 20)]
+
+    def body(comm: Communicator) -> list[str]:
+        return [comm.explain(collective, nbytes, wire="auto") for collective, nbytes in cases]
+
+    def said(of: str, label: str) -> list[str]:
+        return [line.split(None, 1)[1] for line in of.splitlines() if line.split()[:1] == [label]]
+
+    explained = ranks(size, body, transport="tcp", table=file, calibrate="off")[0]
+    for (collective, nbytes), wanted in zip(cases, explained, strict=True):
+        options = ("-n", str(size), "-b", str(nbytes), "--wire", "auto", "--table", str(file), "--algorithms", "auto")
+        printed = text(collective, "--here", "tcp", *options)
+        assert said(printed, "wire")[0] == said(wanted, "wire")[0]
+        assert said(printed, "row")[0] == said(wanted, "row")[-1]
+        assert said(printed, "from")[0] == said(wanted, "from")[-1]
+        algorithm = said(wanted, "algorithm")[0].partition(":")[0]
+        assert printed.splitlines()[5].split()[0] == algorithm
+
+
+def test_each_size_in_the_format_of_its_row(tmp_path: Path) -> None:
+    file, document, picture = tmp_path / "own.table", tmp_path / "a.json", tmp_path / "a.svg"
+    file.write_text(
+        "allreduce tcp 4 256K float32 hosts=4 wire=auto : short\nallreduce tcp 4 any int8 hosts=4 wire=auto : long\n"
+    )
+    options = ("-n", "4", "-b", "64K:1M:4", "--algorithms", "ring", "--json", str(document), "--plot", str(picture))
+    printed = text("--wire", "auto", "--table", str(file), *options)
+    assert "allreduce of 256 KiB, 4 ranks on 4 hosts\n  wire  auto chooses float32: short\n" in printed
+    assert "allreduce of 1 MiB, sent as int8 in 260 KiB, 4 ranks on 4 hosts\n  wire  auto chooses int8: long" in printed
+    assert f"  from  argument: {file}, line 2\n" in printed
+    found = json.loads(document.read_text())
+    assert found["wire"] == "auto"
+    assert [(p["size"], p["wire"], p["nbytes"]) for p in found["predictions"]] == [
+        (64 << 10, None, 64 << 10),
+        (256 << 10, None, 256 << 10),
+        (1 << 20, "int8", 260 << 10),
+    ]
+    by_name = text("--wire", "int8", "-n", "4", "-b", "1M", "--algorithms", "ring")
+    assert by_name.splitlines()[-2] in printed.splitlines()  # the same prediction
+    assert "nobody has measured" in text("-n", "4", "--wire", "auto", "--algorithms", "ring")
+
+
+def test_tables_that_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "own.table"
+    file.write_text("allreduce any any any int4 wire=auto\n")
+    wrong = run("--wire", "auto", "--table", str(file))
+    assert wrong.exit_code == 2 and "'int4' is none of" in wrong.output and "line 1" in wrong.output
+    file.write_text("allreduce any any any ring\n")
+    unused = run("--wire", "int8", "--table", str(file))
+    assert unused.exit_code == 2 and "--table is for --algorithms auto and --wire auto" in unused.output
+    assert "did you mean 'auto'" in run("--wire", "atuo").output
+    for refused in (("broadcast",), ("--gradients", "1M", "--compute-time", "1ms")):
+        assert "--wire is for allreduce, reduce_scatter, allgather" in run(*refused, "--wire", "auto").output
 
 
 def test_costs_from_everywhere(tmp_path: Path) -> None:
