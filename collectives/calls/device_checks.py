@@ -6,6 +6,7 @@ Invariant: nothing here communicates, or changes anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from collectives.arrays.cuda import CudaArray
 from collectives.calls.moves import Calls
@@ -27,6 +28,14 @@ def check_devices(arrays: Sequence[CudaArray], rank: int) -> None:
                 f"rank {rank}: array 0 is on device {arrays[0].device} and array {i} on device "
                 f"{array.device}: give all on one device"
             )
+
+
+def results_of(arrays: Sequence[Any], out: Any) -> list[Any]:
+    """The array for the result of each of `arrays`, None for a new one. ValueError if `out` has another number."""
+    given = [None] * len(arrays) if out is None else list(out)
+    if len(given) != len(arrays):
+        raise ValueError(f"out has {len(given)} arrays, but there are {len(arrays)} to reduce")
+    return given
 
 
 def with_rows(array: CudaArray, name: str) -> CudaArray:

@@ -7,14 +7,15 @@ are checked before anything is issued. Nothing here waits for a device.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from collectives.arrays import cuda
 from collectives.arrays.array import check_rank
 from collectives.arrays.cuda import CudaArray
 from collectives.arrays.dtypes import Dtype, name_of, reduced_name
+from collectives.calls.device_checks import check_apart, check_devices, results_of
 from collectives.calls.external import ARGUMENTS
 from collectives.calls.issued import Issued
 from collectives.calls.moves import Calls, Deadline
@@ -180,6 +181,34 @@ class LeaderCalls:
             return None
         return self._call(name, array, made, op or "", at, handle, deadline)
 
+    def many(
+        self, arrays: Sequence[Any], out: Any, timeout: float | None, op: Any, algorithm: object, stream: Any
+    ) -> LeaderMany | None:
+        """Returns an allreduce of each array, one after another; None if another engine runs all of them.
+
+        Raises the errors of `prepare`.
+        """
+        deadline = self._calls.limit(timeout)
+        inputs = [reduced(x, f"array {i} of the list") for i, x in enumerate(arrays)]
+        check_devices(inputs, self._calls.rank)
+        given = results_of(arrays, out)
+        if isinstance(op, str):
+            for against in (self._against("allreduce", name_of(x.dtype), op) for x in inputs):
+                if against:
+                    self.check_elsewhere(against, stream)
+                    return None
+        found = []
+        for i, (x, y) in enumerate(zip(arrays, given, strict=True)):
+            try:
+                call = self.prepare("allreduce", x, y, timeout, (op, algorithm), stream)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"array {i} of the list: {error}") from None
+            if call is None:
+                return None
+            found.append(call)
+        check_apart([(call.x, call.out) for call in found if call.out is not None])
+        return LeaderMany(tuple(found), deadline)
+
     def _refuse_host(self, name: str, out: Any, stream: Any) -> None:
         if self.alone and name != "barrier":
             raise only_on_devices(ENGINE, self._calls.rank)
@@ -343,3 +372,40 @@ class LeaderCall(NamedTuple):
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
         deliver: Callable[[], Any] = self.delivered  # it keeps the arrays
         return Work(self.calls.issue(self, seconds), deliver, waiter, owner)
+
+
+class LeaderMany(NamedTuple):
+    """The calls of `allreduce_many`, which follow one another in a stream. Implements `Ready`, as `LeaderCall` does."""
+
+    calls: tuple[LeaderCall, ...]
+    deadline: Deadline
+
+    @property
+    def result(self) -> list[Any]:
+        return [call.result for call in self.calls]
+
+    @property
+    def stream(self) -> int:
+        return self.calls[0].stream
+
+    @property
+    def seconds(self) -> float:
+        return self.deadline.left
+
+    def run(self, group: _engine.Group, seconds: float) -> list[Any]:
+        self.issue(seconds)
+        return self.result
+
+    def issue(self, seconds: float) -> _engine.StreamTicket:
+        """Put the calls into their stream. Returns the ticket of the last one, which is complete when all are."""
+        return [call.issue(seconds) for call in self.calls][-1]
+
+    def delivered(self) -> list[Any]:
+        return self.result
+
+    def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[list[Any]]:
+        deliver: Callable[[], list[Any]] = self.delivered  # it keeps the arrays
+        return Work(self.issue(seconds), deliver, waiter, owner)
+
+
+Led: TypeAlias = LeaderCall | LeaderMany

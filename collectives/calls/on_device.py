@@ -17,7 +17,7 @@ from collectives.arrays.cuda import CudaArray
 from collectives.arrays.dtypes import name_of
 from collectives.calls import pieces
 from collectives.calls.call import Ready
-from collectives.calls.device_checks import check_apart, check_devices, check_formed, with_rows
+from collectives.calls.device_checks import check_apart, check_devices, check_formed, results_of, with_rows
 from collectives.calls.device_messages import message
 from collectives.calls.device_scatter import scatter
 from collectives.calls.external import ARGUMENTS
@@ -92,15 +92,13 @@ class DeviceCalls:
         nbytes = sum(x.nbytes for x in inputs)
         if not all(self._streams.decide("allreduce", nbytes, x.dtype, op, algorithm, stream) for x in inputs):
             return None
-        given = list(arrays) if out is None else list(out)
-        if len(given) != len(inputs):
-            raise ValueError(f"out has {len(given)} arrays, but there are {len(inputs)} to reduce")
+        given = results_of(arrays, out)
         check_formed(self._streams, self._calls)
         handle = inputs[0].stream if stream is None else cuda.handle_of(stream)
         outputs = []
         for i, (x, y) in enumerate(zip(inputs, given, strict=True)):
             try:
-                outputs.append(output("allreduce", x, None if out is None else y, x.shape, handle))
+                outputs.append(output("allreduce", x, y, x.shape, handle))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"array {i} of the list: {error}") from None
         pairs = list(zip(inputs, outputs, strict=True))

@@ -26,7 +26,7 @@ from collectives.calls.gate import Gate
 from collectives.calls.hierarchical import HierarchicalCalls
 from collectives.calls.leading import CALLS as LED
 from collectives.calls.leading import ENGINE as LEADER
-from collectives.calls.leading import LeaderCall, LeaderCalls
+from collectives.calls.leading import LeaderCalls, Led
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.nccl import ENGINE as NCCL
 from collectives.calls.nccl import KINDS
@@ -292,7 +292,7 @@ class Runner:
         with self.gate:
             call = self._chosen(build, *args, stream=stream)
             work = call.start(self._group, call.seconds, self._waiter, owner)
-            return work if isinstance(call, StreamCall | LeaderCall) else self._noted(work)
+            return work if isinstance(call, StreamCall | Led) else self._noted(work)
 
     @property
     def encoded(self) -> int:
@@ -426,7 +426,7 @@ class Runner:
             call = self._chosen(build, x, out, timeout, *args)
         if isinstance(call, ExternalCall) and call.result is None:
             raise ValueError(f"engine {call.engine!r} runs this call: a plan of it needs out=")
-        if not isinstance(call, StreamCall | LeaderCall | ExternalCall) and (on_cuda(x) or on_cuda(out)):
+        if not isinstance(call, StreamCall | Led | ExternalCall) and (on_cuda(x) or on_cuda(out)):
             raise TypeError("a plan of arrays on a CUDA device needs NCCL, which does not run this call: see explain")
         seconds = self.timeout if timeout is None else timeout
         stepwise = self._stepwise(call, seconds, owner)
@@ -454,7 +454,7 @@ class Runner:
         def start() -> Work[Any]:
             with self.gate:
                 work = call.start(self._group, seconds, self._waiter, owner)
-                return work if isinstance(call, StreamCall | LeaderCall) else self._noted(work)
+                return work if isinstance(call, StreamCall | Led) else self._noted(work)
 
         return StepwisePlan(call.result, again, start, owner)
 
@@ -486,11 +486,13 @@ class Runner:
                 f"array {found.index(False)} of the list is in host memory, and others on a CUDA device: give all on "
                 "one device"
             )
+        op, _, algorithm = args
         if self.leading is not None:
-            self.leading.check_elsewhere("it does not run allreduce_many", stream)
+            led = self.leading.many(arrays, out, timeout, op, algorithm, stream)
+            if led is not None:
+                return led
         if self._on_device is None:
             return None
-        op, _, algorithm = args
         return self._on_device.many(arrays, out, timeout, op, algorithm, stream)
 
     def run_many(self, stream: Any, *args: Any) -> list[Any]:

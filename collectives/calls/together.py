@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from collectives.arrays.array import Array, Target
 from collectives.calls.call import Call, Exchange, Ready, Receipt
-from collectives.calls.leading import LeaderCall
+from collectives.calls.leading import Led
 from collectives.calls.passing_many import AnyMany
 from collectives.calls.streamed import StreamCall
 from collectives.calls.targets import overlap
@@ -90,7 +90,7 @@ class Together:
 
     def __init__(self) -> None:
         self._entries: Final[list[Entry]] = []
-        self._in_streams: Final[list[tuple[StreamCall | LeaderCall, BlockTicket]]] = []
+        self._in_streams: Final[list[tuple[StreamCall | Led, BlockTicket]]] = []
         self._targets: Final[list[Target]] = []
         self._seconds = 0.0
         self._last: Target | None = None
@@ -101,7 +101,7 @@ class Together:
         Raises ValueError for calls that a block cannot contain: calls with a Python function as `op`, calls by another
         package's engine, and calls on a GPU without `out` that run on a copy in host memory.
         """
-        if isinstance(call, StreamCall | LeaderCall):
+        if isinstance(call, StreamCall | Led):
             self._take_in_stream(call)
             return call.result
         if isinstance(call, WiredCall):
@@ -112,7 +112,7 @@ class Together:
 
     def start(self, call: Ready, waiter: Waiter, owner: object) -> Work[Any]:
         """`add` for an `_async` variant."""
-        ticket = self._take_in_stream(call) if isinstance(call, StreamCall | LeaderCall) else self._take(call).ticket
+        ticket = self._take_in_stream(call) if isinstance(call, StreamCall | Led) else self._take(call).ticket
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def add_many(self, many: AnyMany) -> list[Any]:
@@ -163,7 +163,7 @@ class Together:
         """
         self.give_up(Aborted(f"nothing was sent: the block of group() ended with {type(cause).__name__}: {cause}"))
 
-    def _take_in_stream(self, call: StreamCall | LeaderCall) -> BlockTicket:
+    def _take_in_stream(self, call: StreamCall | Led) -> BlockTicket:
         for other, _ in self._in_streams:
             if other.stream != call.stream:
                 raise ValueError("the calls on devices in a group() block are in two streams: give all the same one")
@@ -257,7 +257,7 @@ class Together:
         return entry
 
 
-def _end(call: StreamCall | LeaderCall, ticket: BlockTicket, issued: Ticket) -> None:
+def _end(call: StreamCall | Led, ticket: BlockTicket, issued: Ticket) -> None:
     ticket.behind, ticket.result = issued, call.delivered()
     ticket.end()
 

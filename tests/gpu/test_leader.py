@@ -25,13 +25,13 @@ def compiler(device: str) -> None:
 
 def test_results(tmp_path: Path) -> None:
     """All dtypes and ops: a kernel for each is compiled, which takes most of the time."""
-    succeed(run("collectives_of_all_kinds results", tmp_path, DEVICE, worker=WORKER, limit=200))
+    succeed(run("collectives_of_all_kinds many results", tmp_path, DEVICE, worker=WORKER, limit=200))
 
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_other_numbers_of_ranks(size: int, tmp_path: Path) -> None:
     environment = {**DEVICE, "SHORT": "1"}
-    succeed(run("collectives_of_all_kinds results", tmp_path, environment, size, worker=WORKER, limit=90))
+    succeed(run("collectives_of_all_kinds many results", tmp_path, environment, size, worker=WORKER, limit=90))
 
 
 def test_calls(tmp_path: Path) -> None:

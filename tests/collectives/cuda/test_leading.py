@@ -24,7 +24,7 @@ def test_results_have_the_bits_of_the_cpu(size: int, stand_in: StandIn, tmp_path
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_collectives(size: int, stand_in: StandIn, tmp_path: Path) -> None:
-    succeed(run("collectives_of_all_kinds", tmp_path, stand_in.environment(tmp_path), size, worker=WORKER))
+    succeed(run("collectives_of_all_kinds many", tmp_path, stand_in.environment(tmp_path), size, worker=WORKER))
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,31 @@ def collectives_of_all_kinds() -> None:
 
 
 @case
+def many() -> None:
+    """Lists of arrays of any shape and dtype, longer than a rank may be ahead, alone and in a `group()` block."""
+    with start(transport="leader") as comm:
+        hosts = [np.full((3, 2), RANK + 1.0, np.float32), np.arange(4), np.zeros(0), np.full(2, RANK + 1j)]
+        total = SIZE * (SIZE + 1) / 2
+        sums = [np.full((3, 2), total), SIZE * np.arange(4), np.zeros(0), np.full(2, total - SIZE + SIZE * 1j)]
+        arrays = [array(host) for host in hosts]
+        for results in (comm.allreduce_many(arrays), comm.allreduce_many_async(arrays).wait()):
+            for result, expected_sum in zip(results, sums, strict=True):
+                np.testing.assert_array_equal(result.get(), expected_sum)
+        comm.prepare()
+        with comm.group():
+            largest = comm.allreduce_many(arrays[:2], "max")
+            work = comm.allreduce_many_async(arrays[:2])
+        np.testing.assert_array_equal(largest[0].get(), np.full((3, 2), SIZE))
+        np.testing.assert_array_equal(work.wait()[0].get(), sums[0])
+        assert comm.allreduce_many(arrays, out=arrays) == arrays
+        np.testing.assert_array_equal(arrays[3].get(), sums[3])
+        long = [array(np.full(5, i + RANK)) for i in range(200)]
+        for i, result in enumerate(comm.allreduce_many(long)):
+            np.testing.assert_array_equal(result.get(), np.full(5, SIZE * i + total - SIZE))
+        assert {one["engine"] for one in comm.dump()["operations"] if one["collective"] == "allreduce"} == {"leader"}
+
+
+@case
 def groups() -> None:
     """Communicators from others have an engine each, and leave no registered memory."""
     with start() as comm:

@@ -38,6 +38,21 @@ def bad_input() -> None:
             comm.allreduce(good, out=cupy.empty((5,)))
         with refused(ValueError, "divides the first axis"):
             comm.reduce_scatter(cupy.empty((SIZE + 1,)))
+        both, pair = cupy.empty((4,), np.float32), [good, cupy.empty((4,), np.float32)]
+        with refused(ValueError, "array 0 is on device 0 and array 1 on device 1"):
+            comm.allreduce_many([good, other])
+        with refused(ValueError, "array 1 of the list is in host memory"):
+            comm.allreduce_many([good, np.ones(4, np.float32)])
+        with refused(ValueError, "out has 1 arrays, but there are 2"):
+            comm.allreduce_many(pair, out=[both])
+        with refused(ValueError, "arrays 0 and 1 of the list share memory"):
+            comm.allreduce_many(pair, out=[both, both])
+        with refused(ValueError, "array 1 of the list: out has shape (5,)"):
+            comm.allreduce_many(pair, out=[both, cupy.empty((5,), np.float32)])
+        with refused(TypeError, "no meaning"):
+            comm.allreduce_many(pair, "band")
+        with refused(TransportUnavailable, "op is a function"):
+            comm.allreduce_many(pair, np.maximum)
         with refused(TransportUnavailable, "it does not run scan"):
             comm.scan(good)
         with refused(TransportUnavailable, "it does not run scatter"):
