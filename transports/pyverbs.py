@@ -57,6 +57,6 @@ def _module(name: str) -> Any:
         if release is None:
             raise
         raise ImportError(
-            f"pyverbs {release[1]} works only with libibverbs {release[1]}, which this machine does not have: install the "
-            f"pyverbs of its own rdma-core, such as the distribution's python3-pyverbs ({error})"
+            f"pyverbs {release[1]} works only with libibverbs {release[1]}, which this machine does not have: install "
+            f"the pyverbs of its own rdma-core, such as the distribution's python3-pyverbs ({error})"
         ) from error

@@ -1,4 +1,7 @@
-"""pyverbs tells `doctor` about the devices: that of Debian, and one of PyPI, if PYVERBS is a folder of vm/pyverbs.sh."""
+"""pyverbs tells `doctor` about the devices: that of Debian, and one of PyPI.
+
+The latter is in the folder PYVERBS, which vm/pyverbs.sh has made. Its tests are skipped if there is none.
+"""
 
 from __future__ import annotations
 
