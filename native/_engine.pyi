@@ -14,6 +14,7 @@ DTYPES: Final[dict[str, int]]  # "float32" -> code, for every supported dtype ("
 OPS: Final[dict[str, int]]  # "sum" -> code; "avg" is a sum whose final reduction divides by the group's size
 COLLECTIVES: Final[dict[str, int]]  # "allreduce" -> code in frames
 CALLER_OP: Final[int]  # code in frames for a reduction by a Python function of the caller
+VERSION: Final[str]  # of the library; "" if it was not built by pip
 WIRE_VERSION: Final[int]
 HEARTBEATS: Final[tuple[float, float]]  # the defaults of Job
 INTERFACE: Final[str]  # the version of the C++ interface for shared objects of other packages

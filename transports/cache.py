@@ -6,6 +6,7 @@ Invariant: unknown values are 0, never guessed.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,11 @@ def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str 
 def _last_cache(folder: Path) -> tuple[int, int]:
     """The size of the last-level cache in bytes, and the mask of the cores that share it; (0, 0) if none is known."""
     found = (0, 0, 0)
-    for index in folder.glob("index[0-9]*"):
+    try:
+        entries = os.listdir(folder)  # Path.glob compiles a pattern, which takes longer than all else here
+    except OSError:
+        return (0, 0)
+    for index in (folder / entry for entry in entries if entry.startswith("index")):
         try:
             level = int((index / "level").read_text())
             size = (index / "size").read_text().strip()

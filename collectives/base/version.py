@@ -1,19 +1,15 @@
-"""The version of the library that is installed.
-
-Invariant: the modules that read the metadata of packages are imported only when the version is needed.
-"""
+"""The version of the library."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 
-
-@lru_cache(maxsize=1)
 def library_version() -> str:
-    """Returns the installed version of this library, or "0+unknown" if it runs from its source without installation."""
-    from importlib.metadata import PackageNotFoundError, version  # takes 10 ms
+    """Returns the version of this library, or "0+unknown" if its C++ engine is missing, or was not built by pip.
 
+    The engine knows the version because reading it from the installed package's metadata takes 10 ms.
+    """
     try:
-        return version("pycollectives")
-    except PackageNotFoundError:
+        from collectives.native import _engine
+    except ImportError:
         return "0+unknown"
+    return _engine.VERSION or "0+unknown"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,15 @@ def test_a_group_of_one_loads_what_it_uses() -> None:
         "comm.broadcast(numpy.ones(3, numpy.int32)); comm.barrier(); comm.allreduce_async(numpy.ones(3)).wait()"
     )
     assert loaded(program) & (NEVER | RARE) == set()
+
+
+def test_meeting_loads_no_more() -> None:
+    program = "import numpy, collectives; collectives.init('memory://one', rank=0, size=1).barrier()"
+    assert loaded(program) & (NEVER | RARE | {"email", "urllib.request"}) == set()
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert collectives.__version__ == version("pycollectives")
 
 
 def test_bfloat16_loads_ml_dtypes_by_its_name() -> None:

@@ -51,8 +51,6 @@ def bad_input() -> None:
             comm.allreduce_many(pair, out=[both, cupy.empty((5,), np.float32)])
         with refused(TypeError, "no meaning"):
             comm.allreduce_many(pair, "band")
-        with refused(TransportUnavailable, "op is a function"):
-            comm.allreduce_many(pair, np.maximum)
         with refused(TransportUnavailable, "it does not run scan"):
             comm.scan(good)
         with refused(TransportUnavailable, "it does not run scatter"):
