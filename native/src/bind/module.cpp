@@ -207,7 +207,7 @@ NB_MODULE(_engine, module) {
     module.attr("OPS") = numbered(op_names);
     module.attr("COLLECTIVES") = numbered(kinds);
     module.attr("CALLER_OP") = static_cast<int>(caller_op);
-    module.attr("VERSION") = COLLECTIVES_VERSION;
+    module.attr("VERSION") = LIBRARY_VERSION;
     module.attr("WIRE_VERSION") = wire_version;
     module.attr("INTERFACE") = COLLECTIVES_INTERFACE;
 
