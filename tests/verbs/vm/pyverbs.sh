@@ -13,7 +13,7 @@ python=${PYTHON:-$(dirname "$0")/../../../.venv/bin/python}
 
 # Cython 3.2 and later do not compile these versions.
 echo 'cython<3.2' >"$folder/constraints"
-PIP_CONSTRAINT=$folder/constraints "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
+PIP_CONSTRAINT=$folder/constraints "$python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
     --no-binary pyverbs --config-settings=build-dir="$folder/build" --target "$folder/site" "pyverbs==$version"
 mkdir -p "$folder/lib"
 cp -P "$folder"/build/lib/*.so* "$folder/lib"
