@@ -147,20 +147,32 @@ class LeaderCalls:
         at = -1 if root is None or root == -1 else check_rank(root, self._calls.size, "root")
         writes_x = name == "broadcast" and at != self._calls.rank
         array = cuda.writing(x, "x", moved=True) if writes_x else reduced(x) if op else cuda.reading(x, moved=True)
+        return self._prepared(name, array, out, self._calls.limit(timeout), op or "", at, args[-1], stream)
+
+    def _prepared(
+        self,
+        name: str,
+        array: CudaArray,
+        out: Any,
+        deadline: Deadline,
+        op: str,
+        at: int,
+        algorithm: object,
+        stream: Any,
+    ) -> LeaderCall | None:
+        """`prepare` for a checked array. `at`: the root, -1 if there is none."""
         dtype = name_of(array.dtype)
-        algorithm = args[-1]
         is_named = isinstance(algorithm, str) and algorithm == ENGINE
         if not is_named and algorithm != "auto":
             self.check_elsewhere(f"algorithm={algorithm!r} was asked for", stream)
             return None
-        against = self._without or self._against(name, dtype, op or "")
+        against = self._without or self._against(name, dtype, op)
         if against or (self._calls.prepare.table.in_order and not is_named):
             against = against or "deterministic=True fixes the order of operands, which only calls in host memory keep"
             self.check_elsewhere(against, stream, is_named)
             return None
         if out is not None and not cuda.on_cuda(out):
             raise ValueError("x is on a CUDA device and out is in host memory: give out on the same device")
-        deadline = self._calls.limit(timeout)
         handle = array.stream if stream is None else cuda.handle_of(stream)
         if self._shared is None:
             check_not_first(self._calls)
@@ -168,7 +180,7 @@ class LeaderCalls:
         if is_named:
             against = self._without
         else:
-            choice, against = self.choose(name, array.nbytes, dtype, op or "")
+            choice, against = self.choose(name, array.nbytes, dtype, op)
             if choice is None or choice.algorithm != ENGINE:
                 self.check_elsewhere(against, stream)
                 return None
@@ -179,7 +191,7 @@ class LeaderCalls:
         if against:
             self.check_elsewhere(against, stream, is_named)
             return None
-        return self._call(name, array, made, op or "", at, handle, deadline)
+        return self._call(name, array, made, op, at, handle, deadline)
 
     def many(
         self, arrays: Sequence[Any], out: Any, timeout: float | None, op: Any, algorithm: object, stream: Any
@@ -192,15 +204,17 @@ class LeaderCalls:
         inputs = [reduced(x, f"array {i} of the list") for i, x in enumerate(arrays)]
         check_devices(inputs, self._calls.rank)
         given = results_of(arrays, out)
-        if isinstance(op, str):
-            for against in (self._against("allreduce", name_of(x.dtype), op) for x in inputs):
-                if against:
-                    self.check_elsewhere(against, stream)
-                    return None
+        if not isinstance(op, str):
+            self.check_elsewhere("op is a function", stream)
+            return None
+        against = next(filter(None, (self._against("allreduce", name_of(x.dtype), op) for x in inputs)), "")
+        if against:
+            self.check_elsewhere(against, stream)
+            return None
         found = []
-        for i, (x, y) in enumerate(zip(arrays, given, strict=True)):
+        for i, (x, y) in enumerate(zip(inputs, given, strict=True)):
             try:
-                call = self.prepare("allreduce", x, y, timeout, (op, algorithm), stream)
+                call = self._prepared("allreduce", x, y, deadline, op, -1, algorithm, stream)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"array {i} of the list: {error}") from None
             if call is None:
