@@ -162,6 +162,8 @@ def _signature(node: Definition, name: str) -> str:
 
 def _call(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, *, method: bool) -> str:
     """The signature on one line, or, if that is too long, with one argument on each line."""
+    public = [pair for pair in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if pair[0].arg[0] != "_"]
+    node.args.kwonlyargs, node.args.kw_defaults = [a for a, _ in public], [d for _, d in public]
     arguments = ast.unparse(node.args)
     if method:
         arguments = arguments.partition(", ")[2] if ", " in arguments else ""

@@ -60,6 +60,7 @@ def init(
     segment: int | None = None,
     sockets: int | None = None,
     deterministic: bool = False,
+    _agreed: str = "",  # a further setting, of code of this library, on which ranks have to agree
 ) -> Communicator:
     """Form a group with the other ranks of this job, and return its communicator.
 
@@ -116,47 +117,6 @@ def init(
       have the same number
     - AuthError if ranks disagree on the secret
     """
-    return init_with(
-        "",
-        store,
-        rank=rank,
-        size=size,
-        name=name,
-        transport=transport,
-        timeout=timeout,
-        join_timeout=join_timeout,
-        secret=secret,
-        insecure=insecure,
-        table=table,
-        calibrate=calibrate,
-        segment=segment,
-        sockets=sockets,
-        deterministic=deterministic,
-    )
-
-
-def init_with(
-    agreed: str,
-    store: str | Store | None = None,
-    *,
-    rank: int | None = None,
-    size: int | None = None,
-    name: str | None = None,
-    transport: str | None = None,
-    timeout: float | None = None,
-    join_timeout: float = 60.0,
-    secret: bytes | None = None,
-    insecure: bool = False,
-    table: TableLike | None = None,
-    calibrate: str | None = None,
-    segment: int | None = None,
-    sockets: int | None = None,
-    deterministic: bool = False,
-) -> Communicator:
-    """`init` for code with a setting of its own, the text `agreed`, which has to be the same on all ranks.
-
-    Raises ConfigMismatch if `agreed` differs. Otherwise arguments and errors are those of `init`.
-    """
     limit = check_timeout(join_timeout, "join_timeout")
     chosen_timeout = None if timeout is None else check_timeout(timeout)
     for what, text in (("name", name), ("transport", transport)):
@@ -187,7 +147,7 @@ def init_with(
     )
     losses.watch(os.environ)
     try:
-        comm = _join(launch, policy, wanted, insecure, agreed, Deadline(limit))
+        comm = _join(launch, policy, wanted, insecure, _agreed, Deadline(limit))
     except StoreError as error:
         if launch.rank != 0 and str(launch.store).startswith(("tcp:", "mpi:")):  # rank 0 serves the store
             losses.note(str(error))

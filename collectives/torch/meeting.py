@@ -19,7 +19,7 @@ import torch
 
 from collectives.core import default
 from collectives.core.communicator import Communicator
-from collectives.core.init import init_with
+from collectives.core.init import init
 from collectives.native.errors import Aborted, CollectiveError, OpTimeout, TransportUnavailable
 from collectives.torch.store import TorchStore
 from collectives.torch.works import Started
@@ -84,8 +84,7 @@ class Place(NamedTuple):
         `collectives.init`.
         """
         options = self.options
-        comm = init_with(
-            agreed,
+        comm = init(
             store or TorchStore(self.store),
             rank=rank,
             size=size,
@@ -97,6 +96,7 @@ class Place(NamedTuple):
             insecure=options.insecure,
             segment=options.segment,
             sockets=options.sockets,
+            _agreed=agreed,
             # For messages between two ranks there is no choice of algorithm, so there is nothing to measure.
             calibrate="off" if name.startswith(_MESSAGES) else options.calibrate,
         )
