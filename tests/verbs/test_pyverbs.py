@@ -37,8 +37,9 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
     """Variables with which Python finds pyverbs and the libibverbs of the same release. The engine loads the latter."""
     if request.param == "debian":
         return of_debian(tmp_path)
-    folder = os.environ.get("PYVERBS")
-    return {**of_pypi(), "LD_LIBRARY_PATH": f"{folder}/lib", "IBV_DRIVERS": f"{folder}/lib/librxe"}
+    found = of_pypi()
+    folder = os.environ["PYVERBS"]
+    return {**found, "LD_LIBRARY_PATH": f"{folder}/lib", "IBV_DRIVERS": f"{folder}/lib/librxe"}
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
